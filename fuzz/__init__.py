@@ -1,0 +1,1 @@
+"""The harness: sessions, engines, adapters, faults and reports."""

@@ -1,0 +1,186 @@
+"""The reference manager and worker: target number one, seen down to the bytes."""
+
+from collections.abc import Collection, Sequence
+
+from kvproof.fuzz.adapters.port import Adapter
+from kvproof.fuzz.adapters.reference_worker import ReferenceWorker
+from kvproof.fuzz.device import Device
+from kvproof.impl import events
+from kvproof.impl.manager import KVCacheManager
+from kvproof.impl.request import Request
+from kvproof.impl.worker.protocol import DiffBuilder, Running
+from kvproof.spec import operations as op
+from kvproof.spec.vocabulary import BlockIds, CacheConfig, Capabilities, GroupRows
+
+
+class ReferenceAdapter(Adapter):
+    """Plays the scheduler around the manager, and at level 3 drives the worker by messages.
+
+    `level` 2 leaves the worker out, which is what large workloads can afford.
+    `hashes` are block hashes that are known from before, by request id.
+    """
+
+    name = "reference"
+
+    def __init__(self, level: int = 3) -> None:
+        self._level = level
+        self.hashes: dict[str, Sequence[bytes]] = {}
+
+    def configure(self, config: CacheConfig, seed: int) -> Capabilities:
+        self._config = config
+        self.manager = KVCacheManager(config)
+        self._requests: dict[str, Request] = {}
+        self._inputs: dict[str, op.Submit] = {}
+        self._granted: dict[str, int] = {}
+        if self._level >= 3:
+            self.device = Device(config)
+            self._worker = ReferenceWorker(config, self.device)
+            self._diffs = DiffBuilder()
+        return Capabilities(self._level, policy=True, publish="grant", operations=("table",))
+
+    # --- requests -------------------------------------------------------------------------
+
+    def submit(self, operation: op.Submit) -> None:
+        extras, options = operation.extras, operation.options
+        adapter = extras.adapter
+        limit = min(options.max_len or self._config.max_len, self._config.max_len)
+        name = operation.request
+        self._requests[name] = Request(
+            name,
+            op.flatten(operation.tokens),
+            hasher=self.manager.hasher,
+            max_tokens=limit,
+            adapter=None if adapter is None else (adapter.name, adapter.id, adapter.path),
+            cache_salt=extras.salt,
+            items=[(item.id, item.offset, item.length) for item in extras.items],
+            embeddings=[(each.position, each.content) for each in extras.embeddings],
+            read_cache=options.read_cache,
+            priority=options.priority,
+            block_hashes=self.hashes.get(name),
+        )
+        self._inputs[name] = operation
+
+    def lookup(self, request: str) -> op.Found:
+        blocks, hit = self.manager.get_computed_blocks(self._requests[request])
+        return op.Found(hit, tuple(tuple(row) for row in blocks.get_block_ids()))
+
+    def admit(self, request: str, n: int, lookahead: int) -> op.Granted | op.Refused:
+        blocks, hit = self.manager.get_computed_blocks(self._requests[request])
+        if self.manager.allocate_slots(self._requests[request], n, blocks, lookahead) is None:
+            return op.Refused()
+        self._granted[request] = hit
+        return op.Granted(self._rows(request), hit)
+
+    def extend(self, request: str, n: int, lookahead: int) -> op.Granted | op.Refused:
+        start = self._requests[request].num_computed_tokens
+        if self.manager.allocate_slots(self._requests[request], n, None, lookahead) is None:
+            return op.Refused()
+        self._granted[request] = start
+        return op.Granted(self._rows(request))
+
+    def row(self, request: str, group: int) -> BlockIds:
+        return self._rows(request)[group]
+
+    def _rows(self, request: str) -> GroupRows:
+        return tuple(tuple(row) for row in self.manager.get_block_ids(request))
+
+    # --- steps ----------------------------------------------------------------------------
+
+    def dispatch(self, operation: op.Dispatch) -> op.Dispatched:
+        requests = [self._requests[entry.request] for entry in operation.entries]
+        self.manager.mark_dispatched(operation.step, requests)
+        if self._level < 3:
+            return op.Dispatched()
+        running = [
+            Running(
+                entry.request,
+                self._requests[entry.request].tokens,
+                self._inputs[entry.request].extras,
+                self._rows(entry.request),
+                self._granted[entry.request],
+                entry.n,
+                entry.drafts,
+            )
+            for entry in operation.entries
+        ]
+        return self._worker.dispatch(self._diffs.build(operation.step, running, operation.padding))
+
+    def retire(self, operation: op.Retire) -> op.Retired:
+        for output in operation.outputs:
+            if output.sampled:
+                self._requests[output.request].append_tokens(output.sampled)
+        self.manager.retire_step(operation.step)
+        if self._level < 3:
+            return op.Retired()
+        sampled = {output.request: output.sampled for output in operation.outputs}
+        return self._worker.retire(operation.step, sampled)
+
+    # --- ends -----------------------------------------------------------------------------
+
+    def finish(self, request: str) -> None:
+        if request in self.manager.lives:
+            self.manager.free(self._requests[request])
+        del self._requests[request], self._inputs[request]
+        self._granted.pop(request, None)
+        if self._level >= 3:
+            self._diffs.finish(request)
+
+    def preempt(self, request: str) -> None:
+        self.manager.preempt(self._requests[request])
+        if self._level >= 3:
+            self._diffs.preempt(request)
+
+    def evict(self, request: str, boundary: int) -> bool:
+        index = boundary // self._config.block_size - 1
+        blocks = [row[index] for row in self.manager.get_block_ids(request)]
+        return self.manager.evict_blocks(blocks) > 0
+
+    def reset(self) -> bool:
+        return self.manager.reset_prefix_cache()
+
+    def table(self, operation: op.Table) -> None:
+        self._worker.table(operation)
+
+    # --- observing ------------------------------------------------------------------------
+
+    def observe(self, blocks: Collection[int] | None) -> op.Observation:
+        pool = self.manager.block_pool
+        stats = self.manager.metrics.total
+        everything = blocks is None
+        chosen = pool.blocks[1:] if blocks is None else [pool.blocks[block] for block in blocks]
+        views = {
+            block.block_id: op.BlockView(block.ref_cnt, block.block_hash, block.group_id, block.num_tokens)
+            for block in chosen
+        }
+        entries = pool.index_entries() if everything else self._entries(views)
+        return op.Observation(
+            blocks=views,
+            index=tuple(op.IndexEntry(key, group, tuple(ids)) for key, group, ids in entries),
+            free_count=pool.get_num_free_blocks(),
+            free=tuple(pool.free_queue.to_list()) if everything else None,
+            rows={name: self._rows(name) for name in self.manager.lives} if everything else None,
+            usage=self.manager.usage,
+            metrics=op.Metrics(stats.requests, stats.queries, stats.hits, stats.preemptions),
+            events=tuple(_event(event) for event in self.manager.take_events()),
+        )
+
+    def _entries(self, views: dict[int, op.BlockView]) -> list[tuple[bytes, int, list[int]]]:
+        """The index entries of the keys that these blocks carry."""
+        pool = self.manager.block_pool
+        keys = dict.fromkeys((view.group, view.key) for view in views.values() if view.key is not None)
+        found = []
+        for group, key in keys:
+            oldest = pool.index[group].get(key)
+            if oldest is not None:
+                found.append((key, group, [oldest.block_id, *pool.copies[group].get(key, ())]))
+        return found
+
+
+def _event(event: events.KVCacheEvent) -> op.AnyEvent:
+    match event:
+        case events.BlockStored():
+            return op.Stored(event.keys, event.parent, tuple(event.tokens), event.block_size, event.group)
+        case events.BlockRemoved():
+            return op.Removed(event.key, event.group)
+        case _:
+            return op.Cleared()

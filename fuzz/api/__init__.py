@@ -1,0 +1,1 @@
+"""kvproof: an executable specification of a paged KV-cache manager, and the harness that checks it."""

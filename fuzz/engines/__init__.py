@@ -1,0 +1,1 @@
+"""Engines: each decides the next operation."""

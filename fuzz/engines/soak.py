@@ -1,0 +1,74 @@
+"""Soak: the rule table driven by a plain seeded stream, episode after episode.
+
+Each episode draws a configuration, runs some hundred operations and drains to quiescence.
+Only operations are kept, so memory stays flat however long it runs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvproof.fuzz import cases
+from kvproof.fuzz.adapters import make_adapter
+from kvproof.fuzz.adapters.port import Adapter
+from kvproof.fuzz.cases import Case
+from kvproof.fuzz.choices import Choices
+from kvproof.fuzz.faults import Fault
+from kvproof.fuzz.rules import WEIGHTED, Rule, World, draw_config, drain
+from kvproof.fuzz.session import Session
+from kvproof.spec import operations as op
+
+EPISODE = 300
+"""Operations before an episode drains."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a fuzz run found: operations judged, and the case of the first violation."""
+
+    operations: int
+    case: Case | None
+    digest: str
+
+
+def advance(session: Session, world: World, rule: Rule, choices: Choices) -> int:
+    """Let a rule propose until it ends or a clause falls; how many operations that were."""
+    before = len(session.operations)
+    for operation in rule(world, choices):
+        session.apply(operation)
+        if session.violation is not None:
+            break
+    return len(session.operations) - before
+
+
+def soak(
+    operations: int,
+    seed: int,
+    *,
+    faults: Sequence[Fault] = (),
+    compare_policy: bool = True,
+    adapter: Callable[[], Adapter] = lambda: make_adapter("reference"),
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Run at least `operations` operations, or until a clause falls. The caller plants the faults."""
+    stream = Choices(seed)
+    done, digests = 0, []
+    while done < operations:
+        choices = Choices(stream.word())
+        config = draw_config(choices)
+        session = Session(adapter(), config, compare_policy=compare_policy)
+        world = World(config, session.state, session.capabilities.level >= 3)
+        left = min(EPISODE, operations - done)
+        while left > 0 and session.violation is None:
+            left -= max(1, advance(session, world, choices.pick(WEIGHTED), choices))
+        if session.violation is None:
+            advance(session, world, drain, choices)
+        if session.violation is None:
+            session.apply(op.Observe())
+        done += len(session.operations)
+        digests.append(op.digest_of([*session.operations, session.verdict()]))
+        if progress is not None:
+            progress(done)
+        if session.violation is not None:
+            case = cases.of_session(session, f"soak, seed {seed}", faults, compare_policy=compare_policy)
+            return Result(done, case, op.digest_text(digests))
+    return Result(done, None, op.digest_text(digests))

@@ -1,0 +1,125 @@
+"""Hypothesis: a rule-based state machine derived from the rule table.
+
+Hypothesis draws one integer per rule and mutates what it drew; its own shrinking is not
+used, since shrinking by operations is faster and ends smaller.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from kvproof.fuzz import cases
+from kvproof.fuzz.adapters import make_adapter
+from kvproof.fuzz.adapters.port import Adapter
+from kvproof.fuzz.choices import Choices
+from kvproof.fuzz.engines.soak import Result, advance
+from kvproof.fuzz.faults import Fault
+from kvproof.fuzz.rules import RULES, Rule, World, drain, draw_config
+from kvproof.fuzz.session import Session
+from kvproof.spec import operations as op
+
+_INTEGERS = st.integers(0, 2**64 - 1)
+
+
+class Found(AssertionError):
+    """A clause fell; the machine has the session."""
+
+
+class Tally:
+    """What all examples of a run have in common."""
+
+    def __init__(self, limit: int, progress: Callable[[int], None] | None) -> None:
+        self.limit = limit
+        self.operations = 0
+        self.session: Session | None = None
+        self.digests: list[str] = []
+        self._progress = progress
+
+    def add(self, count: int) -> None:
+        """More operations were judged."""
+        self.operations += count
+        if self._progress is not None:
+            self._progress(self.operations)
+
+
+def machine(
+    tally: Tally, compare_policy: bool, adapter: Callable[[], Adapter]
+) -> type[RuleBasedStateMachine]:
+    """The state machine class: one Hypothesis rule per entry and weight of the table."""
+
+    class Machine(RuleBasedStateMachine):
+        session: Session | None = None
+
+        @initialize(n=_INTEGERS)
+        def configure(self, n: int) -> None:
+            config = draw_config(Choices(n))
+            self.session = Session(adapter(), config, compare_policy=compare_policy)
+            self.world = World(config, self.session.state, self.session.capabilities.level >= 3)
+
+        def advance(self, chosen: Rule, n: int) -> None:
+            assert self.session is not None
+            if tally.operations >= tally.limit:
+                return
+            tally.add(advance(self.session, self.world, chosen, Choices(n)))
+            if self.session.violation is not None:
+                tally.session = self.session
+                raise Found(self.session.violation.code)
+
+        def teardown(self) -> None:
+            if self.session is None:
+                return
+            if self.session.violation is None:
+                self.advance(drain, 0)
+            tally.digests.append(op.digest_of([*self.session.operations, self.session.verdict()]))
+
+    for chosen, weight in RULES:
+        for copy in range(weight):
+
+            def step(self: Any, n: int, chosen: Rule = chosen) -> None:
+                self.advance(chosen, n)
+
+            step.__name__ = f"{chosen.__name__}_{copy}"
+            setattr(Machine, step.__name__, rule(n=_INTEGERS)(step))
+    return Machine
+
+
+def stateful(
+    operations: int,
+    seed_: int,
+    *,
+    steps: int = 50,
+    faults: Sequence[Fault] = (),
+    compare_policy: bool = True,
+    adapter: Callable[[], Adapter] = lambda: make_adapter("reference"),
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Run examples until `operations` operations were judged or a clause falls."""
+    tally = Tally(operations, progress)
+    batch = 0
+    while tally.operations < operations and tally.session is None:
+        options = settings(
+            max_examples=max(1, min(200, (operations - tally.operations) // steps + 1)),
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate,),
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        )
+        kind = seed(f"{seed_}/{batch}")(machine(tally, compare_policy, adapter))
+        try:
+            run_state_machine_as_test(kind, settings=options)
+        except Found:
+            break
+        batch += 1
+    digest = op.digest_text(tally.digests)
+    if tally.session is None:
+        return Result(tally.operations, None, digest)
+    case = cases.of_session(
+        tally.session, f"Hypothesis, seed {seed_}", faults, compare_policy=compare_policy
+    )
+    return Result(tally.operations, case, digest)

@@ -1,0 +1,139 @@
+"""Seeded faults: data, planted into a running implementation and taken out again.
+
+A fault names a function and says what is different in it, either as one text that is
+replaced (`find`, which must occur exactly once in the function's source) or as a whole
+new `source`. Nothing on disk changes.
+"""
+
+import importlib
+import inspect
+import textwrap
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import resources
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import msgspec
+
+
+class FaultError(ValueError):
+    """A fault that cannot be read or planted. The message is one sentence."""
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A mistake, the clause that it must bring down, and the real bugs that it resembles."""
+
+    id: str
+    title: str
+    clause: str
+    target: str
+    find: str = ""
+    replace: str = ""
+    source: str = ""
+    corpus: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    fault: tuple[Fault, ...]
+
+
+def parse(text: str, name: str) -> tuple[Fault, ...]:
+    """The faults of a TOML text of `[[fault]]` tables. Raises `FaultError`."""
+    try:
+        faults = msgspec.convert(tomllib.loads(text), _File).fault
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise FaultError(f"{name} is not a file of faults: {error}.") from None
+    if not faults:
+        raise FaultError(f"{name} holds no fault.")
+    for fault in faults:
+        if bool(fault.find) == bool(fault.source):
+            raise FaultError(f"fault {fault.id} in {name} needs either 'find' and 'replace' or 'source'.")
+    return faults
+
+
+def seeded() -> tuple[Fault, ...]:
+    """The faults that ship with kvproof."""
+    files = sorted(resources.files(__name__).iterdir(), key=lambda file: file.name)
+    texts = [(file.name, file.read_text()) for file in files if file.name.endswith(".toml")]
+    return tuple(fault for name, text in texts for fault in parse(text, name))
+
+
+def load(path: Path) -> tuple[Fault, ...]:
+    """The faults of a file that ships elsewhere."""
+    try:
+        return parse(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise FaultError(f"cannot read {path}: {getattr(error, 'strerror', error)}.") from None
+
+
+def by_id(name: str) -> Fault:
+    """A shipped fault by its id."""
+    for fault in seeded():
+        if fault.id == name:
+            return fault
+    raise FaultError(f"there is no seeded fault {name!r}; 'kvproof faults --list' names them.")
+
+
+@contextmanager
+def planted(faults: Sequence[Fault]) -> Iterator[None]:
+    """Run with these faults in place."""
+    with ExitStack() as stack:
+        for fault in faults:
+            owner, name = _resolve(fault)
+            original = inspect.getattr_static(owner, name)
+            replacement = _rebuild(fault, owner, name, original)
+            stack.callback(setattr, owner, name, original)
+            setattr(owner, name, replacement)
+        yield
+
+
+def _resolve(fault: Fault) -> tuple[Any, str]:
+    """The module or class that has the target, and the target's name."""
+    parts = fault.target.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            owner: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            for part in parts[cut:-1]:
+                owner = getattr(owner, part)
+            inspect.getattr_static(owner, parts[-1])
+        except AttributeError:
+            break
+        return owner, parts[-1]
+    raise FaultError(f"fault {fault.id}: there is no {fault.target}.")
+
+
+def _rebuild(fault: Fault, owner: Any, name: str, original: Any) -> Any:
+    wrapper = type(original) if isinstance(original, staticmethod | classmethod) else None
+    function = original.__func__ if wrapper else original
+    if isinstance(original, property):
+        wrapper, function = property, original.fget
+    if not isinstance(function, FunctionType):
+        raise FaultError(f"fault {fault.id}: {fault.target} is not a Python function.")
+    source = fault.source or _edited(fault, function)
+    module = inspect.getmodule(function)
+    assert isinstance(module, ModuleType)
+    space: dict[str, Any] = {}
+    try:
+        exec(compile(textwrap.dedent(source), f"<fault {fault.id}>", "exec"), module.__dict__, space)
+    except SyntaxError as error:
+        raise FaultError(f"fault {fault.id} is not Python: {error.msg}.") from None
+    made = space.get(name)
+    if made is None:
+        raise FaultError(f"fault {fault.id}: its source does not define {name}.")
+    return wrapper(made) if wrapper and not isinstance(made, wrapper) else made
+
+
+def _edited(fault: Fault, function: FunctionType) -> str:
+    source = textwrap.dedent(inspect.getsource(function))
+    find = textwrap.dedent(fault.find).strip("\n")
+    count = source.count(find)
+    if count != 1:
+        raise FaultError(f"fault {fault.id}: its text occurs {count} times in {fault.target}, not once.")
+    return source.replace(find, textwrap.dedent(fault.replace).strip("\n"))

@@ -1,0 +1,1 @@
+"""Reports: each reads a history and its verdict."""

@@ -1,0 +1,353 @@
+"""The rule table: what an engine around an allocator does, in a hurry and near the edges.
+
+Both fuzz engines are derived from it. A rule looks at the state that the history implies
+and yields operations; it sees the state after each of them. Rules are macros (submit, then
+admit; decode a few rounds; drain) because single operations seldom meet the situations
+that matter, and their weights are how often they are listed.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvproof.fuzz.choices import Choices
+from kvproof.spec import operations as op
+from kvproof.spec.state import Life, State
+from kvproof.spec.vocabulary import CacheConfig
+
+NAMES: Final = ("a", "b", "c", "d", "e", "f")
+"""Few ids, so that they are reused, also while a step of their old life is in flight."""
+
+_SAME: Final = "x"
+"""One string for every key field: only the field may tell two prefixes apart."""
+
+
+@dataclass
+class World:
+    """What rules know: the state, and the latest prompts, to be shared by later ones."""
+
+    config: CacheConfig
+    state: State
+    worker: bool
+    recent: list[tuple[tuple[int, ...], op.Extras]] = field(default_factory=list)
+    fresh: int = 1000
+
+
+Rule = Callable[[World, Choices], Iterator[op.AnyOperation]]
+
+
+# --- configurations and prompts -----------------------------------------------------------
+
+
+def draw_config(c: Choices) -> CacheConfig:
+    """A small pool: 3 to 12 blocks, so that everything that can collide does."""
+    blocks = c.between(3, 12)
+    size = c.pick((1, 2, 2, 3, 4, 4, 4))
+    return CacheConfig(
+        blocks=blocks,
+        block_size=size,
+        prefix_caching=c.chance(90),
+        depth=c.pick((1, 2, 2, 3)),
+        max_requests=c.between(2, 5),
+        max_len=size * c.between(3, blocks + 2) + c.below(size),
+        hash=c.pick(("sha256", "sha256", "blake2b")),
+    )
+
+
+def _base(family: int, length: int, size: int) -> list[int]:
+    """A token sequence per family; all families begin alike."""
+    return [5 * i % 7 + (10 * family if i >= 2 * size else 0) for i in range(length)]
+
+
+def _length(world: World, c: Choices) -> int:
+    """`k·B−1`, `k·B` or `k·B+1` tokens."""
+    size = world.config.block_size
+    most = max(1, world.config.max_len // size)
+    length = size * c.between(1, min(most, 4 if c.chance(75) else most)) + c.between(-1, 1)
+    return max(1, min(length, world.config.max_len))
+
+
+def _extras(world: World, c: Choices, length: int) -> op.Extras:
+    kind = c.below(12)
+    size = world.config.block_size
+    match kind:
+        case 0:
+            return op.Extras(adapter=op.Adapter(_SAME, c.below(2), c.pick(("", _SAME))))
+        case 1:
+            return op.Extras(salt=c.pick((_SAME, _SAME * 2)))
+        case 2 | 3:
+            offset = max(0, min(size * c.below(3) + c.between(-1, 1), length - 1))
+            item = op.Item(c.pick((_SAME, "y")), offset, min(c.between(1, size + 1), length - offset))
+            rest = length - item.offset - item.length
+            second = (op.Item("z", item.offset + item.length, 1),) if rest > 0 and c.chance(40) else ()
+            return op.Extras(items=(item, *second))
+        case 4:
+            return op.Extras(embeddings=(op.Embedding(c.below(length), c.below(2)),))
+        case _:
+            return op.Extras()
+
+
+def _prompt(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras]:
+    """Most prompts share a prefix with an earlier one."""
+    length = _length(world, c)
+    if world.recent and c.chance(55):
+        tokens, extras = c.pick(world.recent)
+        length = max(length, _last_special(extras))
+        rest = _base(c.below(3), length, world.config.block_size)
+        tokens = (*tokens[:length], *rest[len(tokens) : length])
+        if c.chance(20):
+            extras = _extras(world, c, len(tokens))
+    else:
+        tokens = tuple(_base(c.below(3), length, world.config.block_size))
+        extras = _extras(world, c, length)
+    return tokens, extras
+
+
+def _last_special(extras: op.Extras) -> int:
+    ends = [item.offset + item.length for item in extras.items]
+    return max([0, *ends, *(e.position + 1 for e in extras.embeddings)])
+
+
+def _free_names(world: World) -> list[str]:
+    requests = world.state.requests
+    return [name for name in NAMES if name not in requests or requests[name].gone]
+
+
+def _submit(world: World, c: Choices) -> op.Submit | None:
+    names = _free_names(world)
+    if not names:
+        return None
+    tokens, extras = _prompt(world, c)
+    world.recent = [*world.recent[-5:], (tokens, extras)]
+    limit = None if c.chance(80) else min(world.config.max_len, len(tokens) + c.below(4))
+    options = op.Options(read_cache=c.chance(93), max_len=limit)
+    return op.Submit(c.pick(names), tokens, extras, options)
+
+
+# --- rules --------------------------------------------------------------------------------
+
+
+def arrive(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A request arrives and is admitted at once, right after its look-up."""
+    submit = _submit(world, c)
+    if submit is None:
+        return
+    yield submit
+    if c.chance(20):
+        yield op.Lookup(submit.request)
+    if len(world.state.living()) < world.config.max_requests:
+        yield _admit(world, c, submit.request)
+
+
+def submit(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A request arrives and waits."""
+    operation = _submit(world, c)
+    if operation is not None:
+        yield operation
+
+
+def _admit(world: World, c: Choices, name: str) -> op.Admit:
+    size = world.config.block_size
+    known = world.state.requests[name].paths[0].length
+    n = known if c.chance(65) else c.between(1, known)
+    return op.Admit(name, n, c.pick((0, 0, 0, 1, size, size + 1)))
+
+
+def admit(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A waiting request, new or preempted, is admitted."""
+    waiting = world.state.waiting()
+    if waiting and len(world.state.living()) < world.config.max_requests:
+        yield _admit(world, c, c.pick(waiting))
+
+
+def lookup(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A waiting request is looked up, and looked up again."""
+    waiting = world.state.waiting()
+    if waiting:
+        name = c.pick(waiting)
+        yield op.Lookup(name)
+        yield op.Lookup(name)
+
+
+def _extendable(world: World) -> list[Life]:
+    return [life for life in world.state.living() if life.grant is None and life.cap > life.scheduled]
+
+
+def extend(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """One life goes on: a token, or a chunk of its prompt."""
+    lives = _extendable(world)
+    if lives:
+        yield _extend(world, c, c.pick(lives))
+
+
+def _extend(world: World, c: Choices, life: Life) -> op.Extend:
+    size = world.config.block_size
+    return op.Extend(life.request, c.between(1, size + 1), c.pick((0, 0, 0, 1, size, size + 1)))
+
+
+def decode(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A few rounds in which every life goes on."""
+    for _ in range(c.between(1, 4)):
+        for life in _extendable(world):
+            yield _extend(world, c, life)
+        yield from dispatch(world, c)
+        if c.chance(70):
+            yield from retire(world, c)
+
+
+def dispatch(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """The oldest grants go to the device, mostly all of them."""
+    state = world.state
+    if not state.grants or len(state.steps) >= world.config.depth:
+        return
+    count = len(state.grants) if c.chance(80) else c.between(1, len(state.grants))
+    entries = []
+    for life in state.grants[:count]:
+        assert life.grant is not None
+        ends = life.grant.stop == life.known + life.pending
+        room = life.grant.slots - life.grant.stop if ends else 0
+        drafts = tuple(c.below(3) for _ in range(c.below(room + 1))) if room else ()
+        entries.append(state.entry_of(life, drafts))
+    padding = c.below(world.config.max_requests - count + 1) if c.chance(40) else 0
+    yield op.Dispatch(state.next_step, tuple(entries), padding)
+
+
+def retire(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """The oldest step in flight is done; its tokens often follow a well-trodden path."""
+    if not world.state.steps:
+        return
+    step = world.state.steps[0]
+    outputs = []
+    for entry in step.entries:
+        if not entry.life.ended:
+            token = _base(c.below(3), entry.life.known + 1, world.config.block_size)[-1]
+            sampled = (token if c.chance(75) else c.below(3),) if entry.samples else ()
+            outputs.append(op.Output(entry.life.request, sampled))
+    yield op.Retire(step.number, tuple(outputs))
+
+
+def step(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """Everything granted runs to its end."""
+    yield from dispatch(world, c)
+    while world.state.steps:
+        yield from retire(world, c)
+
+
+def finish(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A request is complete."""
+    living = world.state.living()
+    if living:
+        yield op.Finish(c.pick(living).request)
+
+
+def abort(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A client is gone, whatever its request was doing."""
+    names = [name for name, request in world.state.requests.items() if not request.gone]
+    if names:
+        yield op.Abort(c.pick(names))
+
+
+def preempt(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A life gives way; often it comes back at once."""
+    living = world.state.living()
+    if not living:
+        return
+    name = c.pick(living).request
+    yield op.Preempt(name)
+    if c.chance(50) and len(world.state.living()) < world.config.max_requests:
+        yield _admit(world, c, name)
+
+
+def reuse(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """An id is used again while a step of its old life may be in flight."""
+    living = world.state.living()
+    if not living:
+        return
+    name = c.pick(living).request
+    yield c.pick((op.Finish(name), op.Abort(name)))
+    tokens, extras = _prompt(world, c)
+    yield op.Submit(name, tokens, extras)
+    if len(world.state.living()) < world.config.max_requests:
+        yield _admit(world, c, name)
+
+
+def evict(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A living request's block loses its key."""
+    lives = [life for life in world.state.living() if life.rows[0]]
+    if lives:
+        life = c.pick(lives)
+        yield op.Evict(life.request, c.between(1, len(life.rows[0])) * world.config.block_size)
+
+
+def reset(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """The cache is dropped, or not while it is in use."""
+    yield op.Reset()
+
+
+def drain(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """Everything ends: steps retire, lives finish, nothing may be left."""
+    while world.state.steps or world.state.grants:
+        yield from retire(world, c) if world.state.steps else dispatch(world, c)
+    for life in world.state.living():
+        yield op.Finish(life.request)
+
+
+def fill(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """After a drain, one fresh request must be able to take the whole pool."""
+    yield from drain(world, c)
+    size = world.config.block_size
+    length = min(world.config.max_len, world.config.blocks * size)
+    names = _free_names(world)
+    if names and length >= 1:
+        world.fresh += length + 1
+        yield op.Submit(names[0], ((world.fresh, length),))
+        yield op.Admit(names[0], length)
+        if c.chance(50):
+            yield from step(world, c)
+        yield op.Finish(names[0])
+
+
+def table(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """The worker rearranges its batch between two steps."""
+    batch = world.state.batch()
+    if not world.worker or not batch:
+        return
+    if len(batch) > 1 and c.chance(50):
+        first = c.pick(batch)
+        yield op.Table("swap", first, c.pick([name for name in batch if name != first]))
+    elif len(world.state.last_batch) < world.config.max_requests:
+        yield op.Table("move", c.pick(batch))
+
+
+def look(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """A row is read, everything is swept."""
+    living = world.state.living()
+    if living:
+        yield op.Row(c.pick(living).request)
+    yield op.Observe()
+
+
+RULES: Final[tuple[tuple[Rule, int], ...]] = (
+    (arrive, 8),
+    (submit, 1),
+    (admit, 5),
+    (lookup, 1),
+    (extend, 3),
+    (decode, 5),
+    (dispatch, 4),
+    (retire, 4),
+    (step, 4),
+    (finish, 3),
+    (abort, 1),
+    (preempt, 3),
+    (reuse, 2),
+    (evict, 1),
+    (reset, 1),
+    (drain, 1),
+    (fill, 1),
+    (table, 2),
+    (look, 1),
+)
+"""Each rule with its weight."""
+
+WEIGHTED: Final[tuple[Rule, ...]] = tuple(rule for rule, weight in RULES for _ in range(weight))

@@ -1,0 +1,1 @@
+"""Minimized failures, as data."""

@@ -1,0 +1,196 @@
+"""A session applies operations to one adapter and hands each record to the oracle.
+
+Nothing else talks to an allocator. It keeps the engine's contract: an operation that the
+engine must not do is refused before it reaches the allocator, and lives that would rest
+on discarded writes are preempted first, as operations of their own.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kvproof.fuzz.adapters.port import Adapter
+from kvproof.fuzz.device import Digests, Place
+from kvproof.spec import operations as op
+from kvproof.spec.content import POISON, Runs
+from kvproof.spec.oracle import Oracle, Verdict, Violation
+from kvproof.spec.state import State, StepEntry
+from kvproof.spec.transitions import preempted_first, reason_against
+from kvproof.spec.vocabulary import CacheConfig
+
+
+class IllegalOperation(ValueError):
+    """The engine must not do this now; says why."""
+
+
+class Session:
+    """One history on one allocator.
+
+    `full` false observes only the blocks that an operation touched, which is what large
+    pools can afford; `op.Observe` sweeps everything all the same. `watch` is called with
+    every record before it is judged.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        config: CacheConfig,
+        *,
+        seed: int = 0,
+        compare_policy: bool = True,
+        full: bool = True,
+        watch: Callable[[op.Record], None] | None = None,
+    ) -> None:
+        self.adapter = adapter
+        self.config = config.validate()
+        self.capabilities = adapter.configure(config, seed)
+        self.oracle = Oracle(config, self.capabilities, compare_policy=compare_policy)
+        self.operations: list[op.AnyOperation] = []
+        self._digests = Digests()
+        self._full = full
+        self._watch = watch
+        self._ask = {
+            op.Submit: lambda o: adapter.submit(o) or op.Done(),
+            op.Lookup: lambda o: adapter.lookup(o.request),
+            op.Admit: lambda o: adapter.admit(o.request, o.n, o.lookahead),
+            op.Extend: lambda o: adapter.extend(o.request, o.n, o.lookahead),
+            op.Row: lambda o: op.Read(adapter.row(o.request, o.group)),
+            op.Dispatch: adapter.dispatch,
+            op.Retire: adapter.retire,
+            op.Finish: lambda o: adapter.finish(o.request) or op.Done(),
+            op.Abort: lambda o: adapter.abort(o.request) or op.Done(),
+            op.Preempt: lambda o: adapter.preempt(o.request) or op.Done(),
+            op.Evict: lambda o: op.Done() if adapter.evict(o.request, o.boundary) else op.Refused(),
+            op.Reset: lambda o: op.Done() if adapter.reset() else op.Refused(),
+            op.Table: lambda o: adapter.table(o) or op.Done(),
+            op.Observe: lambda o: op.Done(),
+        }
+
+    @property
+    def state(self) -> State:
+        """What the history implies so far."""
+        return self.oracle.state
+
+    @property
+    def violation(self) -> Violation | None:
+        """The clause that fell, once one did."""
+        return self.oracle.violation
+
+    def verdict(self) -> Verdict:
+        """The verdict so far."""
+        return self.oracle.verdict()
+
+    def apply(self, operation: op.AnyOperation) -> op.Answer | None:
+        """Do it, preempting first whom the contract demands; none once a clause fell.
+
+        Raises `IllegalOperation` before anything happened.
+        """
+        if isinstance(operation, op.Finish | op.Abort | op.Preempt):
+            for first in preempted_first(self.state, operation):
+                if self.violation is None:
+                    self._one(first)
+        return None if self.violation is not None else self._one(operation)
+
+    def run(self, operations: Iterable[op.AnyOperation]) -> Verdict:
+        """Apply operations until they end or a clause falls."""
+        for operation in operations:
+            if self.violation is not None:
+                break
+            self.apply(operation)
+        return self.verdict()
+
+    def _one(self, operation: op.AnyOperation) -> op.Answer:
+        if reason := reason_against(self.state, operation):
+            raise IllegalOperation(reason)
+        before = self._touched(operation)
+        answer: op.AnyAnswer
+        try:
+            answer = self._ask[type(operation)](operation)
+        except Exception as error:
+            answer = op.Crashed(type(error).__name__, str(error))
+        seen = self._observe(operation, answer, before)
+        if self._watch is not None:
+            self._watch(op.Record(len(self.operations), operation, answer, seen))
+        self.operations.append(operation)
+        self.oracle.judge(operation, answer, seen)
+        return answer
+
+    # --- observing ------------------------------------------------------------------------
+
+    def _touched(self, operation: op.AnyOperation) -> set[int]:
+        """The blocks that an operation may change, as known before it."""
+        if self._full:
+            return set()
+        blocks: set[int] = set()
+        if isinstance(operation, op.Retire) and self.state.steps:
+            blocks.update(self.state.steps[0].touched)
+            for life in self.state.deferred:
+                blocks.update(block for row in life.rows for block in row)
+        request = self.state.requests.get(getattr(operation, "request", ""))
+        if request is not None and request.life is not None:
+            blocks.update(block for row in request.life.rows for block in row)
+        return blocks
+
+    def _observe(
+        self, operation: op.AnyOperation, answer: op.AnyAnswer, touched: set[int]
+    ) -> op.Observation | None:
+        if self.capabilities.level < 2:
+            return None
+        if self._full or isinstance(operation, op.Observe | op.Reset):
+            seen = self.adapter.observe(None)
+        else:
+            touched.update(block for row in getattr(answer, "rows", ()) for block in row)
+            seen = self.adapter.observe(sorted(touched))
+        memory = self._verify(operation, seen)
+        return seen if seen is None or not memory else _with_memory(seen, memory)
+
+    def _verify(self, operation: op.AnyOperation, seen: op.Observation | None) -> tuple[op.Mismatch, ...]:
+        """Compare device memory with the claims: what a step wrote and read, or all that is keyed."""
+        device = self.adapter.device
+        if device is None:
+            return ()
+        places: list[Place] = []
+        if isinstance(operation, op.Retire) and self.state.steps:
+            for entry in self.state.steps[0].entries:
+                places += self._step_places(entry)
+        elif isinstance(operation, op.Observe) and seen is not None:
+            for index_entry in seen.index:
+                places += self._key_places(index_entry)
+        return device.verify(list(dict.fromkeys(places))) if places else ()
+
+    def _step_places(self, entry: StepEntry) -> list[Place]:
+        """What a step of a life must leave in memory: its whole prefix, and its drafts behind."""
+        places: list[Place] = []
+        size = self.config.block_size
+        for group, row in enumerate(entry.rows):
+            path = entry.life.paths[group]
+            runs = path.runs(0, entry.stop)
+            if entry.stop <= path.length:
+                claim = path.at(entry.stop - 1)
+                for token in entry.drafts:
+                    claim = self.state.claims.after(claim, token)
+                    runs = (*runs, (claim, 1))
+            places += self._places(row, runs, size)
+        return places
+
+    def _key_places(self, entry: op.IndexEntry) -> list[Place]:
+        """What the blocks of a key must hold, where nothing is still to be written."""
+        claim = self.oracle.keys.claim_of.get((entry.group, entry.key))
+        if claim is None:
+            return []
+        size = self.config.block_size
+        runs = self.state.claims.back(claim, size)
+        quiet = [block for block in entry.blocks if block not in self.state.writes]
+        return [place for block in quiet for place in self._places((block,), runs, size)]
+
+    def _places(self, row: tuple[int, ...], runs: Runs, size: int) -> list[Place]:
+        claims = [claim + i if claim > POISON else claim for claim, count in runs for i in range(count)]
+        return [
+            (row[position // size], position % size, self._digests.of(claim, self.state.claims))
+            for position, claim in enumerate(claims)
+            if claim > POISON and position // size < len(row)
+        ]
+
+
+def _with_memory(seen: op.Observation, memory: tuple[op.Mismatch, ...]) -> op.Observation:
+    return msgspec.structs.replace(seen, memory=memory)

@@ -1,0 +1,1 @@
+"""Excerpts of public request traces, as data."""

@@ -1,0 +1,1 @@
+"""The reference manager, in the vocabulary of the field."""

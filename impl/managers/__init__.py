@@ -1,0 +1,1 @@
+"""Per-group managers, one file a kind."""

@@ -1,0 +1,1 @@
+"""Device code that fills, reads and compares cache slots."""

@@ -1,0 +1,1 @@
+"""Where the kernels run, one file a backend."""

@@ -1,0 +1,1 @@
+"""What must hold: the executable specification of a paged KV-cache manager."""

@@ -1,0 +1,55 @@
+"""I6 Commitment: only what is committed, or will be before anybody reads it, can be hit."""
+
+from kvproof.spec import operations as op
+from kvproof.spec.clauses import UNCOMMITTED, Evidence, Moment, clause
+from kvproof.spec.invariants.content import against_hits, against_key
+
+
+@clause("KV-I6-draft", 2)
+def draft(moment: Moment) -> Evidence | None:
+    """A key covers scheduled tokens that are known, never lookahead, drafts or tokens not sampled yet."""
+    size = moment.state.config.block_size
+    for entry, block in moment.new_keys:
+        place = moment.state.places.get(block)
+        if place is None:
+            return Evidence("a key of a block that was handed out", f"block {block} never was", block)
+        life, _, index = place
+        most = min(life.scheduled, life.known)
+        if (index + 1) * size > most:
+            return Evidence(
+                f"keys up to {most} tokens of {life.request}",
+                f"a key of the {(index + 1) * size} tokens up to the end of block {block}",
+                block,
+                life.request,
+            )
+    return None
+
+
+@clause("KV-I6-withdraw", 2)
+def withdraw(moment: Moment) -> Evidence | None:
+    """A promise that will not be dispatched is withdrawn: no key is left on its block."""
+    if moment.seen is None or not moment.state.withdrawn:
+        return None
+    for entry in moment.seen.index:
+        for block in entry.blocks:
+            if evidence := against_key(moment, entry, block, ("withdrawn",)):
+                return evidence
+    return None
+
+
+@clause("KV-I6-key", 2)
+def key(moment: Moment) -> Evidence | None:
+    """No key is left on a block whose content was never committed."""
+    if moment.seen is None:
+        return None
+    for entry in moment.seen.index:
+        for block in entry.blocks:
+            if evidence := against_key(moment, entry, block, ("pending", "draft", "unwritten")):
+                return evidence
+    return None
+
+
+@clause("KV-I6-hit", 1, op.Admit)
+def hit(moment: Moment) -> Evidence | None:
+    """No hit rests on content that was never committed."""
+    return against_hits(moment, UNCOMMITTED)

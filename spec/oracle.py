@@ -1,0 +1,155 @@
+"""The oracle: apply each record, check every clause, give a verdict.
+
+Pure: it is handed records and holds no allocator. The level decides what can be judged;
+clauses above it are reported unchecked, never passed.
+"""
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from kvproof.spec import operations as op
+from kvproof.spec.clauses import Clause, Evidence, Keys, Moment
+from kvproof.spec.invariants import INVARIANTS
+from kvproof.spec.policy import Policy
+from kvproof.spec.properties import PROPERTIES, REFINEMENT
+from kvproof.spec.properties.refinement import against_policy
+from kvproof.spec.state import State
+from kvproof.spec.transitions import Effects, apply
+from kvproof.spec.vocabulary import CacheConfig, Capabilities
+
+_CRASHES: Final = tuple(clause for clause in PROPERTIES if clause.code in ("KV-P-capacity", "KV-P-crash"))
+CLAUSES: Final[tuple[Clause, ...]] = (
+    *_CRASHES,
+    *INVARIANTS,
+    *(clause for clause in PROPERTIES if clause not in _CRASHES),
+)
+"""Every clause in the order in which a contradiction is named: an error first, since it explains the rest."""
+BY_CODE: Final[dict[str, Clause]] = {clause.code: clause for clause in CLAUSES} | REFINEMENT
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A clause that fell at a record, the evidence, and the other clauses that fell with it."""
+
+    code: str
+    sentence: str
+    record: int
+    evidence: Evidence
+    also: tuple[str, ...] = ()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`holds`, `violated` or `undecided`, after so many records. `exercised` counts judgements per clause."""
+
+    result: str
+    records: int
+    violation: Violation | None = None
+    exercised: dict[str, int] = {}
+    unchecked: tuple[str, ...] = ()
+
+
+class Oracle:
+    """Judges one history, record by record."""
+
+    def __init__(self, config: CacheConfig, capabilities: Capabilities, *, compare_policy: bool = True) -> None:
+        self.state = State(config, capabilities)
+        self.keys = Keys()
+        self.policy = Policy.of(self.state) if compare_policy and capabilities.policy else None
+        self.violation: Violation | None = None
+        self.records = 0
+        self.operations: Counter[str] = Counter()
+        self._level = capabilities.level
+        self._previous: op.Observation | None = None
+        self._indexed: dict[tuple[int, int], bytes] = {}
+        self._clauses: dict[type[op.Operation], tuple[Clause, ...]] = {
+            kind: tuple(c for c in CLAUSES if c.level <= self._level and (not c.on or kind in c.on))
+            for kind in op.OPERATIONS
+        }
+
+    def judge(self, operation: op.Operation, answer: op.Answer, seen: op.Observation | None) -> Violation | None:
+        """Apply a record and check it; the first violation ends the history."""
+        assert self.violation is None, "a violated history is over"
+        effects = apply(self.state, operation, answer)
+        moment = Moment(operation, answer, self.state, effects, self.keys, seen, self._previous)
+        if seen is not None:
+            self._learn(moment, seen)
+        fallen = [
+            (clause, evidence)
+            for clause in self._clauses[type(operation)]
+            if (evidence := clause.check(moment)) is not None
+        ]
+        if self.policy is not None and not fallen:
+            expected = self.policy.follow(self.state, operation)
+            different = against_policy(self.policy, expected, answer, seen, self.keys.claim_of)
+            fallen = [different] if different else []
+        if fallen:
+            clause, evidence = fallen[0]
+            also = tuple(dict.fromkeys(c.code for c, _ in fallen[1:]))
+            self.violation = Violation(clause.code, clause.sentence, self.records, evidence, also)
+        self.records += 1
+        self.operations[type(operation).__name__] += 1
+        if seen is not None:
+            self._previous = seen
+        return self.violation
+
+    def _learn(self, moment: Moment, seen: op.Observation) -> None:
+        """Find the keys that are new, learn what they stand for, replay the events."""
+        size = self.state.config.block_size
+        for entry in seen.index:
+            for block in entry.blocks:
+                if self._indexed.get((entry.group, block)) != entry.key:
+                    moment.new_keys.append((entry, block))
+                    self._stand(entry, block, size)
+        if moment.new_keys or seen.events or seen.free is None or self._previous is None:
+            self._remember(seen)
+        elif seen.index != self._previous.index:
+            self._remember(seen)
+        for event in seen.events:
+            self._replay(event)
+
+    def _remember(self, seen: op.Observation) -> None:
+        if seen.free is not None:
+            self._indexed = {(entry.group, block): entry.key for entry in seen.index for block in entry.blocks}
+            return
+        for block, view in seen.blocks.items():
+            if view.key is None:
+                self._indexed.pop((view.group, block), None)
+        for entry in seen.index:
+            for block in entry.blocks:
+                self._indexed[(entry.group, block)] = entry.key
+
+    def _stand(self, entry: op.IndexEntry, block: int, size: int) -> None:
+        place = self.state.places.get(block)
+        if place is None:
+            return
+        life, group, index = place
+        end = (index + 1) * size
+        if group == entry.group and end <= life.known:
+            claim = life.paths[group].at(end - 1)
+            self.keys.claim_of.setdefault((group, entry.key), claim)
+            self.keys.key_of.setdefault(claim, entry.key)
+
+    def _replay(self, event: op.AnyEvent) -> None:
+        match event:
+            case op.Stored():
+                names = [(event.group, key) for key in event.keys]
+                self.keys.announced.update(names)
+                self.keys.ever.update(names)
+            case op.Removed():
+                self.keys.announced.discard((event.group, event.key))
+            case op.Cleared():
+                self.keys.announced.clear()
+
+    def verdict(self) -> Verdict:
+        """The verdict so far. A history without a judged record is undecided."""
+        result = "violated" if self.violation else "holds" if self.records else "undecided"
+        exercised = {
+            clause.code: sum(
+                self.operations[kind.__name__] for kind in op.OPERATIONS if not clause.on or kind in clause.on
+            )
+            for clause in CLAUSES
+            if clause.level <= self._level
+        }
+        unchecked = tuple(clause.code for clause in CLAUSES if clause.level > self._level)
+        return Verdict(result, self.records, self.violation, exercised, unchecked)

@@ -1,0 +1,38 @@
+"""Events replay to the hittable keys."""
+
+from kvproof.spec import operations as op
+from kvproof.spec.clauses import Evidence, Moment, clause
+
+
+@clause("KV-P-events", 2)
+def replay(moment: Moment) -> Evidence | None:
+    """Replaying the events gives exactly the keys that can be hit."""
+    if moment.seen is None or moment.seen.free is None or not moment.state.config.events:
+        return None
+    hittable = {(entry.group, entry.key) for entry in moment.seen.index}
+    if hittable == moment.keys.announced:
+        return None
+    for group, key in sorted(hittable ^ moment.keys.announced):
+        here = "is hittable" if (group, key) in hittable else "is gone"
+        return Evidence(f"an event by which key {key.hex()[:8]} {here}", "the events say otherwise")
+    return None
+
+
+@clause("KV-P-chain", 2)
+def chain(moment: Moment) -> Evidence | None:
+    """A stored event names the tokens of its keys and a parent that was announced before it."""
+    size = moment.state.config.block_size
+    for event in moment.seen.events if moment.seen else ():
+        if not isinstance(event, op.Stored):
+            continue
+        if event.parent is not None and (event.group, event.parent) not in moment.keys.ever:
+            return Evidence("an announced parent", f"key {event.parent.hex()[:8]}, never announced")
+        if event.block_size != size or len(event.tokens) != size * len(event.keys):
+            return Evidence(f"{size} tokens for each of {len(event.keys)} keys", f"{len(event.tokens)} tokens")
+        claim = moment.keys.claim_of.get((event.group, event.keys[-1]))
+        if claim is None:
+            continue
+        wanted = moment.state.claims.tokens_back(claim, len(event.tokens))
+        if list(event.tokens) != wanted:
+            return Evidence(f"tokens {wanted}", f"tokens {list(event.tokens)}")
+    return None

@@ -1,0 +1,1 @@
+"""Statements over functions handed in, and the symbolic integer they run on."""
