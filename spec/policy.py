@@ -84,13 +84,15 @@ class Policy:
         if not self.caching or not request.inputs.options.read_cache:
             return 0, nothing
         size, rows = self.block_size, nothing
-        while (len(rows[0]) + 1) * size < request.paths[0].length:
-            end = (len(rows[0]) + 1) * size - 1
+        end = size - 1
+        while end + 1 < request.paths[0].length:
             entries = [self.index.get((group, path.at(end))) for group, path in enumerate(request.paths)]
             if not all(entries):
                 break
-            rows = [[*row, next(iter(entry or ()))] for row, entry in zip(rows, entries, strict=True)]
-        return len(rows[0]) * size, rows
+            for row, entry in zip(rows, entries, strict=True):
+                row.append(next(iter(entry or ())))
+            end += size
+        return end + 1 - size, rows
 
     def _admit(self, state: State, operation: op.Admit) -> op.Answer:
         request = state.requests[operation.request]

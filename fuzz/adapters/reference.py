@@ -1,6 +1,9 @@
 """The reference manager and worker: target number one, seen down to the bytes."""
 
+from array import array
 from collections.abc import Collection, Sequence
+
+import numpy as np
 
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.adapters.reference_worker import ReferenceWorker
@@ -17,14 +20,15 @@ class ReferenceAdapter(Adapter):
     """Plays the scheduler around the manager, and at level 3 drives the worker by messages.
 
     `level` 2 leaves the worker out, which is what large workloads can afford.
-    `hashes` are block hashes that are known from before, by request id.
+    `hashes`, where given, keeps the prompts' block hashes by request id from one run over the
+    same requests to the next.
     """
 
     name = "reference"
 
     def __init__(self, level: int = 3) -> None:
         self._level = level
-        self.hashes: dict[str, Sequence[bytes]] = {}
+        self.hashes: dict[str, Sequence[bytes]] | None = None
 
     def configure(self, config: CacheConfig, seed: int) -> Capabilities:
         self._config = config
@@ -47,7 +51,7 @@ class ReferenceAdapter(Adapter):
         name = operation.request
         self._requests[name] = Request(
             name,
-            op.flatten(operation.tokens),
+            token_array(operation.tokens),
             hasher=self.manager.hasher,
             max_tokens=limit,
             adapter=None if adapter is None else (adapter.name, adapter.id, adapter.path),
@@ -56,8 +60,10 @@ class ReferenceAdapter(Adapter):
             embeddings=[(each.position, each.content) for each in extras.embeddings],
             read_cache=options.read_cache,
             priority=options.priority,
-            block_hashes=self.hashes.get(name),
+            block_hashes=self.hashes.get(name) if self.hashes is not None else None,
         )
+        if self.hashes is not None:
+            self.hashes[name] = tuple(self._requests[name].block_hashes)
         self._inputs[name] = operation
 
     def lookup(self, request: str) -> op.Found:
@@ -174,6 +180,14 @@ class ReferenceAdapter(Adapter):
             if oldest is not None:
                 found.append((key, group, [oldest.block_id, *pool.copies[group].get(key, ())]))
         return found
+
+
+def token_array(tokens: op.Tokens) -> "array[int]":
+    """Token ids as 64-bit integers; long runs are not walked one by one."""
+    if all(isinstance(item, int) for item in tokens):
+        return array("q", op.flatten(tokens))
+    parts = [np.arange(start, start + count, dtype=np.int64) for start, count in op.runs_of(tokens)]
+    return array("q", np.concatenate(parts).tobytes())
 
 
 def _event(event: events.KVCacheEvent) -> op.AnyEvent:

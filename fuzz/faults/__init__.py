@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import msgspec
@@ -23,8 +23,20 @@ class FaultError(ValueError):
     """A fault that cannot be read or planted. The message is one sentence."""
 
 
+class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A function by its dotted name, and what is different in it."""
+
+    target: str
+    find: str = ""
+    replace: str = ""
+    source: str = ""
+
+
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A mistake, the clause that it must bring down, and the real bugs that it resembles."""
+    """A mistake, the clause that it must bring down, and the real bugs that it resembles.
+
+    `also` are further edits that the mistake takes, such as an assertion that shares it.
+    """
 
     id: str
     title: str
@@ -33,6 +45,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     find: str = ""
     replace: str = ""
     source: str = ""
+    also: tuple[Edit, ...] = ()
     corpus: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
 
@@ -50,9 +63,14 @@ def parse(text: str, name: str) -> tuple[Fault, ...]:
     if not faults:
         raise FaultError(f"{name} holds no fault.")
     for fault in faults:
-        if bool(fault.find) == bool(fault.source):
+        if any(bool(edit.find) == bool(edit.source) for edit in edits(fault)):
             raise FaultError(f"fault {fault.id} in {name} needs either 'find' and 'replace' or 'source'.")
     return faults
+
+
+def edits(fault: Fault) -> tuple[Edit, ...]:
+    """All edits of a fault."""
+    return (Edit(fault.target, fault.find, fault.replace, fault.source), *fault.also)
 
 
 def seeded() -> tuple[Fault, ...]:
@@ -83,17 +101,18 @@ def planted(faults: Sequence[Fault]) -> Iterator[None]:
     """Run with these faults in place."""
     with ExitStack() as stack:
         for fault in faults:
-            owner, name = _resolve(fault)
-            original = inspect.getattr_static(owner, name)
-            replacement = _rebuild(fault, owner, name, original)
-            stack.callback(setattr, owner, name, original)
-            setattr(owner, name, replacement)
+            for edit in edits(fault):
+                owner, name = _resolve(fault.id, edit.target)
+                original = inspect.getattr_static(owner, name)
+                replacement = _rebuild(fault.id, edit, name, original)
+                stack.callback(setattr, owner, name, original)
+                setattr(owner, name, replacement)
         yield
 
 
-def _resolve(fault: Fault) -> tuple[Any, str]:
+def _resolve(fault: str, target: str) -> tuple[Any, str]:
     """The module or class that has the target, and the target's name."""
-    parts = fault.target.split(".")
+    parts = target.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         try:
             owner: Any = importlib.import_module(".".join(parts[:cut]))
@@ -106,34 +125,30 @@ def _resolve(fault: Fault) -> tuple[Any, str]:
         except AttributeError:
             break
         return owner, parts[-1]
-    raise FaultError(f"fault {fault.id}: there is no {fault.target}.")
+    raise FaultError(f"fault {fault}: there is no {target}.")
 
 
-def _rebuild(fault: Fault, owner: Any, name: str, original: Any) -> Any:
-    wrapper = type(original) if isinstance(original, staticmethod | classmethod) else None
-    function = original.__func__ if wrapper else original
-    if isinstance(original, property):
-        wrapper, function = property, original.fget
+def _rebuild(fault: str, edit: Edit, name: str, original: Any) -> Any:
+    wrapper = type(original) if isinstance(original, staticmethod | classmethod | property) else None
+    function = original.fget if isinstance(original, property) else getattr(original, "__func__", original)
     if not isinstance(function, FunctionType):
-        raise FaultError(f"fault {fault.id}: {fault.target} is not a Python function.")
-    source = fault.source or _edited(fault, function)
-    module = inspect.getmodule(function)
-    assert isinstance(module, ModuleType)
+        raise FaultError(f"fault {fault}: {edit.target} is not a Python function.")
+    source = edit.source or _edited(fault, edit, function)
     space: dict[str, Any] = {}
     try:
-        exec(compile(textwrap.dedent(source), f"<fault {fault.id}>", "exec"), module.__dict__, space)
+        exec(compile(textwrap.dedent(source), f"<fault {fault}>", "exec"), function.__globals__, space)
     except SyntaxError as error:
-        raise FaultError(f"fault {fault.id} is not Python: {error.msg}.") from None
+        raise FaultError(f"fault {fault} is not Python: {error.msg}.") from None
     made = space.get(name)
     if made is None:
-        raise FaultError(f"fault {fault.id}: its source does not define {name}.")
+        raise FaultError(f"fault {fault}: its source does not define {name}.")
     return wrapper(made) if wrapper and not isinstance(made, wrapper) else made
 
 
-def _edited(fault: Fault, function: FunctionType) -> str:
+def _edited(fault: str, edit: Edit, function: FunctionType) -> str:
     source = textwrap.dedent(inspect.getsource(function))
-    find = textwrap.dedent(fault.find).strip("\n")
+    find = textwrap.dedent(edit.find).strip("\n")
     count = source.count(find)
     if count != 1:
-        raise FaultError(f"fault {fault.id}: its text occurs {count} times in {fault.target}, not once.")
-    return source.replace(find, textwrap.dedent(fault.replace).strip("\n"))
+        raise FaultError(f"fault {fault}: its text occurs {count} times in {edit.target}, not once.")
+    return source.replace(find, textwrap.dedent(edit.replace).strip("\n"))
