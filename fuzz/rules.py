@@ -264,7 +264,7 @@ def reuse(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     if not living:
         return
     name = c.pick(living).request
-    yield c.pick((op.Finish(name), op.Abort(name)))
+    yield op.Finish(name) if c.chance(50) else op.Abort(name)
     tokens, extras = _prompt(world, c)
     yield op.Submit(name, tokens, extras)
     if len(world.state.living()) < world.config.max_requests:

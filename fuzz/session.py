@@ -23,6 +23,40 @@ class IllegalOperation(ValueError):
     """The engine must not do this now; says why."""
 
 
+def ask(adapter: Adapter, operation: op.AnyOperation) -> op.AnyAnswer:
+    """Hand an operation to the allocator, in its own words."""
+    match operation:
+        case op.Admit():
+            return adapter.admit(operation.request, operation.n, operation.lookahead)
+        case op.Extend():
+            return adapter.extend(operation.request, operation.n, operation.lookahead)
+        case op.Dispatch():
+            return adapter.dispatch(operation)
+        case op.Retire():
+            return adapter.retire(operation)
+        case op.Lookup():
+            return adapter.lookup(operation.request)
+        case op.Row():
+            return op.Read(adapter.row(operation.request, operation.group))
+        case op.Evict():
+            return op.Done() if adapter.evict(operation.request, operation.boundary) else op.Refused()
+        case op.Reset():
+            return op.Done() if adapter.reset() else op.Refused()
+        case op.Submit():
+            adapter.submit(operation)
+        case op.Finish():
+            adapter.finish(operation.request)
+        case op.Abort():
+            adapter.abort(operation.request)
+        case op.Preempt():
+            adapter.preempt(operation.request)
+        case op.Table():
+            adapter.table(operation)
+        case op.Observe():
+            pass
+    return op.Done()
+
+
 class Session:
     """One history on one allocator.
 
@@ -49,22 +83,6 @@ class Session:
         self._digests = Digests()
         self._full = full
         self._watch = watch
-        self._ask = {
-            op.Submit: lambda o: adapter.submit(o) or op.Done(),
-            op.Lookup: lambda o: adapter.lookup(o.request),
-            op.Admit: lambda o: adapter.admit(o.request, o.n, o.lookahead),
-            op.Extend: lambda o: adapter.extend(o.request, o.n, o.lookahead),
-            op.Row: lambda o: op.Read(adapter.row(o.request, o.group)),
-            op.Dispatch: adapter.dispatch,
-            op.Retire: adapter.retire,
-            op.Finish: lambda o: adapter.finish(o.request) or op.Done(),
-            op.Abort: lambda o: adapter.abort(o.request) or op.Done(),
-            op.Preempt: lambda o: adapter.preempt(o.request) or op.Done(),
-            op.Evict: lambda o: op.Done() if adapter.evict(o.request, o.boundary) else op.Refused(),
-            op.Reset: lambda o: op.Done() if adapter.reset() else op.Refused(),
-            op.Table: lambda o: adapter.table(o) or op.Done(),
-            op.Observe: lambda o: op.Done(),
-        }
 
     @property
     def state(self) -> State:
@@ -105,7 +123,7 @@ class Session:
         before = self._touched(operation)
         answer: op.AnyAnswer
         try:
-            answer = self._ask[type(operation)](operation)
+            answer = ask(self.adapter, operation)
         except Exception as error:
             answer = op.Crashed(type(error).__name__, str(error))
         seen = self._observe(operation, answer, before)

@@ -163,7 +163,9 @@ def shrink(case: Case, progress: Callable[[int], None] | None = None) -> Case:
     with planted(cases.faults_of(case)):
         shrinker = Shrinker(case, progress)
         if not shrinker.attempt(case.config, case.operations):
-            raise cases.CaseError(f"the case does not break {case.expected.clause} here, so it can't be shrunk")
+            raise cases.CaseError(
+                f"the case does not break {case.expected.clause} here, so it can't be shrunk"
+            )
         shrinker.run()
     return shrinker.case
 

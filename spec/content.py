@@ -28,7 +28,7 @@ Runs = tuple[tuple[int, int], ...]
 """`(claim, count)` pairs in order; a run of a special value repeats it, any other counts up."""
 
 Extra = tuple[str, str | int, int] | None
-"""What a position depends on beside its token: `("item", id, offset inside it)`, `("embedding", content, 0)`."""
+"""What a position depends on beside its token: `("item", id, offset in it)`, `("embedding", content, 0)`."""
 
 _SPAN: Final = 1 << 32
 _NO_TOKEN: Final = -(1 << 62)

@@ -16,7 +16,7 @@ from kvproof.spec.policy import Policy
 from kvproof.spec.properties import PROPERTIES, REFINEMENT
 from kvproof.spec.properties.refinement import against_policy
 from kvproof.spec.state import State
-from kvproof.spec.transitions import Effects, apply
+from kvproof.spec.transitions import apply
 from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
 _CRASHES: Final = tuple(clause for clause in PROPERTIES if clause.code in ("KV-P-capacity", "KV-P-crash"))
@@ -52,7 +52,9 @@ class Verdict(msgspec.Struct, frozen=True):
 class Oracle:
     """Judges one history, record by record."""
 
-    def __init__(self, config: CacheConfig, capabilities: Capabilities, *, compare_policy: bool = True) -> None:
+    def __init__(
+        self, config: CacheConfig, capabilities: Capabilities, *, compare_policy: bool = True
+    ) -> None:
         self.state = State(config, capabilities)
         self.keys = Keys()
         self.policy = Policy.of(self.state) if compare_policy and capabilities.policy else None
@@ -67,7 +69,9 @@ class Oracle:
             for kind in op.OPERATIONS
         }
 
-    def judge(self, operation: op.Operation, answer: op.Answer, seen: op.Observation | None) -> Violation | None:
+    def judge(
+        self, operation: op.Operation, answer: op.Answer, seen: op.Observation | None
+    ) -> Violation | None:
         """Apply a record and check it; the first violation ends the history."""
         assert self.violation is None, "a violated history is over"
         effects = apply(self.state, operation, answer)
@@ -101,23 +105,19 @@ class Oracle:
                 if self._indexed.get((entry.group, block)) != entry.key:
                     moment.new_keys.append((entry, block))
                     self._stand(entry, block, size)
-        if moment.new_keys or seen.events or seen.free is None or self._previous is None:
-            self._remember(seen)
-        elif seen.index != self._previous.index:
-            self._remember(seen)
+        self._remember(seen)
         for event in seen.events:
             self._replay(event)
 
     def _remember(self, seen: op.Observation) -> None:
+        """Keep which block is listed under which key, to know the new ones next time."""
+        listed = {(entry.group, block): entry.key for entry in seen.index for block in entry.blocks}
         if seen.free is not None:
-            self._indexed = {(entry.group, block): entry.key for entry in seen.index for block in entry.blocks}
+            self._indexed = listed
             return
         for block, view in seen.blocks.items():
-            if view.key is None:
-                self._indexed.pop((view.group, block), None)
-        for entry in seen.index:
-            for block in entry.blocks:
-                self._indexed[(entry.group, block)] = entry.key
+            self._indexed.pop((view.group, block), None)
+        self._indexed.update(listed)
 
     def _stand(self, entry: op.IndexEntry, block: int, size: int) -> None:
         place = self.state.places.get(block)

@@ -91,7 +91,11 @@ def _submit(state: State, operation: op.Submit) -> str | None:
     places = [embedding.position for embedding in operation.extras.embeddings]
     if places != sorted(set(places)) or any(not 0 <= place < count for place in places):
         return "embedding positions must rise and lie in the prompt"
-    if any(item.offset <= place < item.offset + item.length for item in operation.extras.items for place in places):
+    if any(
+        item.offset <= place < item.offset + item.length
+        for item in operation.extras.items
+        for place in places
+    ):
         return "an embedding lies inside an item"
     return None
 

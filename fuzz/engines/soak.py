@@ -13,7 +13,7 @@ from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.choices import Choices
 from kvproof.fuzz.faults import Fault
-from kvproof.fuzz.rules import WEIGHTED, Rule, World, draw_config, drain
+from kvproof.fuzz.rules import WEIGHTED, Rule, World, drain, draw_config
 from kvproof.fuzz.session import Session
 from kvproof.spec import operations as op
 

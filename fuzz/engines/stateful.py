@@ -119,7 +119,5 @@ def stateful(
     digest = op.digest_text(tally.digests)
     if tally.session is None:
         return Result(tally.operations, None, digest)
-    case = cases.of_session(
-        tally.session, f"Hypothesis, seed {seed_}", faults, compare_policy=compare_policy
-    )
+    case = cases.of_session(tally.session, f"Hypothesis, seed {seed_}", faults, compare_policy=compare_policy)
     return Result(tally.operations, case, digest)

@@ -9,6 +9,7 @@ Blocks that an operation touches are observed after it; everything is swept now 
 import gzip
 import json
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -66,10 +67,9 @@ class WorkloadResult(msgspec.Struct, frozen=True):
 def read_trace(path: Path) -> Trace:
     """Read a Mooncake trace, packed or not. Raises `TraceError`."""
     try:
-        opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-        with opened as file:
-            rows = file.read().splitlines()
-    except (OSError, EOFError) as error:
+        data = path.read_bytes()
+        rows = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
+    except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from None
     lines = [_line(row, path, number) for number, row in enumerate(rows, 1)]
     if not lines:
@@ -84,9 +84,8 @@ def _line(row: bytes, path: Path, number: int) -> Line:
         raise TraceError(f"{path}, line {number} is not a request: {error}.") from None
     wanted = -(-line.input_length // BLOCK_SIZE)
     if line.input_length < 1 or len(line.hash_ids) != wanted:
-        raise TraceError(
-            f"{path}, line {number} has {len(line.hash_ids)} block ids for {line.input_length} tokens, not {wanted}."
-        )
+        counted = f"{len(line.hash_ids)} block ids for {line.input_length} tokens"
+        raise TraceError(f"{path}, line {number} has {counted}, not {wanted}.")
     return line
 
 

@@ -1,1 +1,1 @@
-"""Reports: each reads a history and its verdict."""
+"""Reports: each only reads a history and its verdict."""

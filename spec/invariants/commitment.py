@@ -9,7 +9,7 @@ from kvproof.spec.invariants.content import against_hits, against_key
 def draft(moment: Moment) -> Evidence | None:
     """A key covers scheduled tokens that are known, never lookahead, drafts or tokens not sampled yet."""
     size = moment.state.config.block_size
-    for entry, block in moment.new_keys:
+    for _, block in moment.new_keys:
         place = moment.state.places.get(block)
         if place is None:
             return Evidence("a key of a block that was handed out", f"block {block} never was", block)
@@ -27,24 +27,12 @@ def draft(moment: Moment) -> Evidence | None:
 
 @clause("KV-I6-withdraw", 2)
 def withdraw(moment: Moment) -> Evidence | None:
-    """A promise that will not be dispatched is withdrawn: no key is left on its block."""
-    if moment.seen is None or not moment.state.withdrawn:
-        return None
-    for entry in moment.seen.index:
-        for block in entry.blocks:
-            if evidence := against_key(moment, entry, block, ("withdrawn",)):
-                return evidence
-    return None
-
-
-@clause("KV-I6-key", 2)
-def key(moment: Moment) -> Evidence | None:
-    """No key is left on a block whose content was never committed."""
+    """A promise that will not be dispatched is withdrawn: no key is left on content that was never committed."""
     if moment.seen is None:
         return None
     for entry in moment.seen.index:
         for block in entry.blocks:
-            if evidence := against_key(moment, entry, block, ("pending", "draft", "unwritten")):
+            if evidence := against_key(moment, entry, block, UNCOMMITTED):
                 return evidence
     return None
 

@@ -53,17 +53,11 @@ def against_hits(moment: Moment, causes: tuple[str, ...]) -> Evidence | None:
 @clause("KV-I2-standing", 2)
 def standing(moment: Moment) -> Evidence | None:
     """A key stands for one claim: whoever is keyed by it, or hits through it, has that claim."""
-    uses = [(entry.group, entry.key, block, None) for entry, block in moment.new_keys]
-    if moment.previous is not None and moment.effects.life is not None:
-        for block, group, index in moment.effects.hits:
-            view = moment.previous.blocks.get(block)
-            if view is not None and view.key is not None:
-                uses.append((group, view.key, block, (moment.effects.life, group, index)))
-    for group, key, block, place in uses:
+    for group, key, block, place in (*_new_uses(moment), *_hit_uses(moment)):
         claim = moment.keys.claim_of.get((group, key))
-        life, in_group, index = place or moment.state.places.get(block, (None, 0, 0))
+        life, in_group, index = place
         end = (index + 1) * moment.state.config.block_size - 1
-        if claim is None or life is None or end >= life.known:
+        if claim is None or end >= life.known:
             continue
         own = life.paths[in_group].at(end)
         if own != claim:
@@ -76,15 +70,52 @@ def standing(moment: Moment) -> Evidence | None:
     return None
 
 
+_Use = tuple[int, bytes, int, tuple[Life, int, int]]
+"""A group, a key in it, a block under the key, and the place in a row that the key is used for."""
+
+
+def _new_uses(moment: Moment) -> list[_Use]:
+    """Keys that appeared on a block, for the row position that the block was handed out for."""
+    return [
+        (entry.group, entry.key, block, moment.state.places[block])
+        for entry, block in moment.new_keys
+        if block in moment.state.places
+    ]
+
+
+def _hit_uses(moment: Moment) -> list[_Use]:
+    """Keys through which blocks were hit."""
+    life = moment.effects.life
+    if moment.previous is None or life is None:
+        return []
+    views = moment.previous.blocks
+    return [
+        (group, key, block, (life, group, index))
+        for block, group, index in moment.effects.hits
+        if block in views and (key := views[block].key) is not None
+    ]
+
+
 @clause("KV-I2-key", 2)
 def key(moment: Moment) -> Evidence | None:
-    """Every key in the index agrees with the valid content of its block."""
+    """Every key in the index agrees with the valid content of its block; a block handed out has lost its own."""
     if moment.seen is None:
         return None
+    fresh = {(entry.key, block) for entry, block in moment.new_keys}
+    handed = {block for block, _, _ in moment.effects.handed}
     for entry in moment.seen.index:
         for block in entry.blocks:
             if evidence := against_key(moment, entry, block, ("stale", "lost")):
                 return evidence
+            if block in handed and (entry.key, block) not in fresh:
+                life = moment.effects.life
+                name = life.request if life is not None else "nobody"
+                return Evidence(
+                    f"no key of before on block {block}, which was handed out for {name}",
+                    f"key {entry.key.hex()[:8]} still lists it",
+                    block,
+                    name,
+                )
     return None
 
 
@@ -145,7 +176,9 @@ def write(moment: Moment) -> Evidence | None:
         for group, row in enumerate(entry.rows):
             for block in row[entry.start // size : last]:
                 for number in sorted(moment.state.holders.get(block, set()) - {entry.life.number}):
-                    if evidence := _shared_write(moment, entry.life, group, block, moment.state.lives[number]):
+                    if evidence := _shared_write(
+                        moment, entry.life, group, block, moment.state.lives[number]
+                    ):
                         return evidence
     return None
 
@@ -172,8 +205,9 @@ def bytes_(moment: Moment) -> Evidence | None:
     """The words in device memory are those that the claims demand."""
     for wrong in moment.memory:
         found = f"claim digest {wrong.found:016x}" if wrong.found is not None else "no single writer's words"
+        place = f"block {wrong.block} offset {wrong.offset} layer {wrong.layer}"
         return Evidence(
-            f"block {wrong.block} offset {wrong.offset} layer {wrong.layer}: claim digest {wrong.expected:016x}",
+            f"{place}: claim digest {wrong.expected:016x}",
             f"{wrong.words} wrong words, {found}",
             wrong.block,
         )

@@ -12,7 +12,7 @@ def handout(moment: Moment) -> Evidence | None:
         return None
     for block, _, _ in moment.effects.handed:
         for step in moment.state.touching(block):
-            return Evidence(f"a block that no step in flight touches", f"step {step.number} touches it", block)
+            return Evidence("a block that no step in flight touches", f"step {step.number} touches it", block)
     return None
 
 
@@ -24,7 +24,9 @@ def release(moment: Moment) -> Evidence | None:
     free = moment.seen.free or ()
     for step in moment.state.steps:
         for block in sorted(step.touched.intersection(free)):
-            return Evidence(f"block {block} outside the queue until step {step.number} retires", "it is free", block)
+            return Evidence(
+                f"block {block} outside the queue until step {step.number} retires", "it is free", block
+            )
     return None
 
 
@@ -32,6 +34,8 @@ def release(moment: Moment) -> Evidence | None:
 def key(moment: Moment) -> Evidence | None:
     """No block is keyed for content that no write of its own life promises, while a step may touch it."""
     for entry, block in moment.new_keys:
-        if moment.state.touching(block) and (evidence := against_key(moment, entry, block, ("stale", "lost"))):
+        if moment.state.touching(block) and (
+            evidence := against_key(moment, entry, block, ("stale", "lost"))
+        ):
             return evidence
     return None

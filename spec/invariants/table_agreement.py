@@ -10,7 +10,9 @@ def _compare(rows: tuple[op.WorkerRow, ...], step: Step, size: int) -> Evidence 
     names = [row.request for row in rows if row.request]
     expected = [entry.life.request for entry in step.entries]
     if sorted(names) != sorted(expected):
-        return Evidence(f"batch rows of {', '.join(expected)}", f"batch rows of {', '.join(names) or 'nobody'}")
+        return Evidence(
+            f"batch rows of {', '.join(expected)}", f"batch rows of {', '.join(names) or 'nobody'}"
+        )
     by_name = {row.request: row for row in rows}
     for entry in step.entries:
         used = -(-(entry.stop + len(entry.drafts)) // size)
@@ -79,7 +81,9 @@ def slot(moment: Moment) -> Evidence | None:
             wanted = (-1,) * len(slots) if entry is None else _slots(entry, group, size)
             if slots != wanted:
                 name = worker_row.request or "padding"
-                return Evidence(f"slots {wanted} of {name}", f"slots {slots}", None, worker_row.request or None)
+                return Evidence(
+                    f"slots {wanted} of {name}", f"slots {slots}", None, worker_row.request or None
+                )
     return None
 
 

@@ -6,8 +6,8 @@ from kvproof.spec.clauses import Clause
 from kvproof.spec.properties import (
     accounting,
     atomicity,
-    capacity,
     canonicity,
+    capacity,
     events,
     isolation,
     leaks,

@@ -23,4 +23,6 @@ def usage(moment: Moment) -> Evidence | None:
     if seen.free is not None and seen.free_count != len(seen.free):
         return Evidence(f"{len(seen.free)} free, the queue's length", f"a count of {seen.free_count}")
     share = (blocks - seen.free_count) / blocks
-    return None if abs(seen.usage - share) < 1e-9 else Evidence(f"usage {share:.4f}", f"usage {seen.usage:.4f}")
+    return (
+        None if abs(seen.usage - share) < 1e-9 else Evidence(f"usage {share:.4f}", f"usage {seen.usage:.4f}")
+    )

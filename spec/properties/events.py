@@ -28,7 +28,9 @@ def chain(moment: Moment) -> Evidence | None:
         if event.parent is not None and (event.group, event.parent) not in moment.keys.ever:
             return Evidence("an announced parent", f"key {event.parent.hex()[:8]}, never announced")
         if event.block_size != size or len(event.tokens) != size * len(event.keys):
-            return Evidence(f"{size} tokens for each of {len(event.keys)} keys", f"{len(event.tokens)} tokens")
+            return Evidence(
+                f"{size} tokens for each of {len(event.keys)} keys", f"{len(event.tokens)} tokens"
+            )
         claim = moment.keys.claim_of.get((event.group, event.keys[-1]))
         if claim is None:
             continue

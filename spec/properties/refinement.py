@@ -51,7 +51,9 @@ def _against_index(
         claim = claim_of.get((entry.group, entry.key))
         wanted = tuple(policy.index.get((entry.group, claim), ())) if claim is not None else ()
         if wanted != entry.blocks:
-            return CLAUSES["KV-P-index"], Evidence(f"blocks {wanted}", f"blocks {entry.blocks}", entry.blocks[0])
+            return CLAUSES["KV-P-index"], Evidence(
+                f"blocks {wanted}", f"blocks {entry.blocks}", entry.blocks[0]
+            )
     if seen.free is not None and len(seen.index) != len(policy.index):
         return CLAUSES["KV-P-index"], Evidence(f"{len(policy.index)} keys", f"{len(seen.index)} keys")
     for block, view in seen.blocks.items():

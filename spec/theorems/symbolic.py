@@ -23,6 +23,7 @@ Number: TypeAlias = Any
 EFFORT = 20_000_000
 """Z3's resource limit for one question: deterministic, unlike a time limit."""
 MOST_PATHS = 256
+MOST_DECISIONS = 64
 
 # Floor quotient and remainder by a symbolic positive divisor. Z3's own division by a variable is
 # an obstacle to its nonlinear solver; these two are pinned down by `_division` where they are used.
@@ -185,6 +186,8 @@ class _Run:
             choice = self.feasible(term)
             if choice and self.feasible(z3.Not(term)):
                 self.open.append([*self.taken, False])
+            if len(self.taken) >= MOST_DECISIONS:
+                raise NotLiftable(f"more than {MOST_DECISIONS} decisions: cut the loop by an invariant.")
         self.taken.append(choice)
         condition = term if choice else z3.Not(term)
         self.conditions.append(condition)
@@ -242,7 +245,7 @@ def lift(function: Callable[..., Any], *arguments: Any, assume: Iterable[Term] =
         paths.append(Path(z3.And(*run.conditions), z3.And(*run.facts), result, error))
         plans.extend(run.open)
         if len(paths) > MOST_PATHS:
-            raise NotLiftable(f"more than {MOST_PATHS} paths: cut the loop by an invariant.")
+            raise NotLiftable(f"more than {MOST_PATHS} paths: split the function.")
     return paths
 
 

@@ -7,7 +7,6 @@ import pytest
 import z3
 
 from kvproof.spec.theorems.symbolic import (
-    MOST_PATHS,
     NotLiftable,
     Scope,
     SymInt,
@@ -130,8 +129,16 @@ def test_an_unbounded_loop_is_refused():
             at += 1
         return at
 
-    with pytest.raises(NotLiftable, match=f"more than {MOST_PATHS} paths"):
+    with pytest.raises(NotLiftable, match="cut the loop by an invariant"):
         lift(count, *integers("a"))
+
+
+def test_too_many_paths_are_refused():
+    def bits(*numbers):
+        return sum(1 if number > 0 else 0 for number in numbers)
+
+    with pytest.raises(NotLiftable, match="split the function"):
+        lift(bits, *integers("a b c d e f g h i"))
 
 
 USES = [range, int, float, hash, bool, lambda a: [1][a], lambda a: {a}, lambda a: a + "1"]
