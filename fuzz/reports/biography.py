@@ -107,14 +107,15 @@ class Chronicle:
         """`(request, position)` of a claim: its owner in the block's eyes, or the latest that has it."""
         place = self.state.places.get(self.block or 0)
         owner = place[0].paths[0] if place else None
-        for name, path in sorted(self._paths[::-1], key=lambda named: named[1] is not owner):
+        latest = list(reversed(self._paths))
+        for name, path in sorted(latest, key=lambda named: named[1] is not owner):
             for position in range(path.length):
                 if path.at(position) == claim:
                     return name, position
         return None
 
     def whose_token(self, token: int, offset: int) -> str | None:
-        """The position that has this token: of the prefix that the block's key stands for, or a former one."""
+        """The position with this token: of the prefix that the block's key stands for, or a former one."""
         stand = self._stands.get(short(self.seen.listed))
         if stand is not None and self._token(stand.path, stand.start + offset) == token:
             return f"position {stand.start + offset} of {self._owner(stand.path)}"

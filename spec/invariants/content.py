@@ -101,15 +101,13 @@ def key(moment: Moment) -> Evidence | None:
     """Every key in the index agrees with the valid content of its block; a block handed out has lost its own."""
     if moment.seen is None:
         return None
-    fresh = {(entry.key, block) for entry, block in moment.new_keys}
     handed = {block for block, _, _ in moment.effects.handed}
     for entry in moment.seen.index:
         for block in entry.blocks:
             if evidence := against_key(moment, entry, block, ("stale", "lost")):
                 return evidence
-            if block in handed and (entry.key, block) not in fresh:
-                life = moment.effects.life
-                name = life.request if life is not None else "nobody"
+            if block in handed and not _keyed_anew(moment, entry, block):
+                name = moment.state.places[block][0].request
                 return Evidence(
                     f"no key of before on block {block}, which was handed out for {name}",
                     f"key {entry.key.hex()[:8]} still lists it",
@@ -117,6 +115,15 @@ def key(moment: Moment) -> Evidence | None:
                     name,
                 )
     return None
+
+
+def _keyed_anew(moment: Moment, entry: op.IndexEntry, block: int) -> bool:
+    """Whether a block that was just handed out may have this key: its new life published it."""
+    life, group, index = moment.state.places[block]
+    end = (index + 1) * moment.state.config.block_size
+    if end > min(life.scheduled, life.known):
+        return False
+    return life.paths[group].at(end - 1) == moment.keys.claim_of.get((entry.group, entry.key))
 
 
 @clause("KV-I2-boundary", 2)
