@@ -101,18 +101,17 @@ def test_a_broken_snapshot_is_named():
     assert Abstract(touched).broken() == ["a block that a step in flight touches is held"]
 
 
-KEYED = Snapshot({1: of("A", "B")}, of(2, 3), keyed=of(1, 2))
-"""A start with something to share and to revive."""
+BEGINNINGS = (Snapshot({1: of("A", "B")}, of(2, 3), keyed=of(1, 2)), Snapshot({}, of(1, 2, 3), keyed=of(1)))
+"""Something to share and to revive, and something to reset."""
 
 
 def test_random_transitions_keep_the_invariant_and_decompose_one_by_one():
     draw, fired = random.Random(12), Counter[str]()
     names, blocks, steps = ("A", "B", "C"), (1, 2, 3), (1, 2)
     everything = Snapshot({1: of(*names)}, of(*blocks), touched={step: of() for step in steps})
-    now, rules = KEYED, [rule.name for rule in RULES]
-    weights = [1 if rule in ("void", "defer", "release_last") else 4 for rule in rules]
+    now = BEGINNINGS[0]
     for _ in range(6_000):
-        [rule] = draw.choices(rules, weights)
+        rule = draw.choice(RULES).name
         reads = of(*(each for each in blocks if draw.random() < 0.5 and now.of(each)))
         made = Transition(rule, draw.choice(names), draw.choice(blocks), draw.choice(steps), reads)
         machine = Abstract(now, everything)
@@ -123,10 +122,11 @@ def test_random_transitions_keep_the_invariant_and_decompose_one_by_one():
         after = machine.snapshot()
         assert machine.broken() == []
         found = [each.rule for each in decompose(now, after)]
-        assert found in ([], [rule])
+        # The last key of an idle pool may as well go by a reset.
+        assert found in ([], [rule], ["reset"] if rule == "withdraw" else [rule])
         now, fired[rule] = after, fired[rule] + 1
-        if not now.keyed and not now.held and draw.random() < 0.5:
-            now = KEYED
+        if fired.total() % 12 == 0:
+            now = draw.choice(BEGINNINGS)
     assert min(fired[rule.name] for rule in RULES) >= 5, fired
 
 
