@@ -28,14 +28,15 @@ class HarnessFault(RuntimeError):
 
 def is_usage(error: Exception) -> bool:
     """Whether an exception says that the input is wrong."""
+    if isinstance(error, click.ClickException | BadInput):
+        return True
     from kvproof.fuzz.adapters import TargetError
     from kvproof.fuzz.cases import CaseError
     from kvproof.fuzz.engines.workload import TraceError
     from kvproof.fuzz.faults import FaultError
     from kvproof.spec.vocabulary import ConfigError
 
-    ours = (BadInput, CaseError, FaultError, TargetError, TraceError, ConfigError)
-    return isinstance(error, click.ClickException | ours)
+    return isinstance(error, CaseError | FaultError | TargetError | TraceError | ConfigError)
 
 
 def sentence(error: Exception) -> str:

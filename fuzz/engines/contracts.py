@@ -74,17 +74,17 @@ def read(source: str) -> tuple[tuple[Contract, ...], tuple[str, ...]]:
 
 def breaks(contract: Contract, call: str, names: dict[str, Any]) -> bool:
     """Whether this call, run on plain Python, meets the preconditions and not the postcondition."""
-    node = ast.parse(call, mode="eval").body
-    if not isinstance(node, ast.Call):
-        return False
     function = names[contract.function]
-    given = [eval(ast.unparse(each), names) for each in node.args]
-    named = {each.arg or "": eval(ast.unparse(each.value), names) for each in node.keywords}
-    scope = {**names, **inspect.signature(function).bind(*given, **named).arguments}
+    try:
+        # The call gives its own arguments back, bound to the function's parameters.
+        bound = eval(call, {**names, contract.function: inspect.signature(function).bind})
+        scope = {**names, **bound.arguments}
+    except (SyntaxError, NameError, TypeError, AttributeError):
+        return False
     if not all(eval(pre, scope) for pre in contract.pre):
         return False
     try:
-        returned = function(*given, **named)
+        returned = function(*bound.args, **bound.kwargs)
     except Exception:  # whatever it is, the contract promised a value
         return True
     return not eval(contract.post, {**scope, "__return__": returned})

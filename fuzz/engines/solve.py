@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import z3
 
+from kvproof.fuzz.cases import Case, Expect
 from kvproof.spec.operations import Admit, Dispatch, Entry, Finish, Operation, Output, Retire, Submit, Tokens
 from kvproof.spec.vocabulary import CacheConfig
 
@@ -153,3 +154,11 @@ def scenario(extreme: str, block_size: int) -> Scenario:
 def scenarios() -> list[Scenario]:
     """All extremes at all block sizes."""
     return [scenario(extreme, size) for extreme in EXTREMES for size in BLOCK_SIZES]
+
+
+def case_of(found: Scenario) -> Case:
+    """The scenario as a case that holds, and in which the extreme is answered as predicted."""
+    last = max(i for i, each in enumerate(found.operations) if isinstance(each, Admit))
+    expect = tuple(Expect(answer=found.outcome) if i == last else None for i in range(len(found.operations)))
+    title = f"An extreme of the capacity theorem: {found.name.replace('-', ' ')} tokens to a block"
+    return Case(config=found.config, operations=found.operations, title=title, expect=expect)

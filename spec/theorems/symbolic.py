@@ -254,9 +254,7 @@ def join(paths: Sequence[Path]) -> Any:
     results = [path.result for path in paths]
     if isinstance(results[0], tuple):
         columns = ([Path(p.condition, p.facts, p.result[i]) for p in paths] for i in range(len(results[0])))
-        fields = [join(column) for column in columns]
-        make = getattr(type(results[0]), "_make", tuple)
-        return make(fields)
+        return getattr(type(results[0]), "_make", tuple)(join(column) for column in columns)
     terms = [term_of(result) for result in results]
     joined = terms[-1]
     for path, term in zip(reversed(paths[:-1]), reversed(terms[:-1]), strict=True):

@@ -1,0 +1,144 @@
+"""`kvproof faults`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvproof.fuzz.cli.console import console, live, print_json, seconds, verdict
+from kvproof.fuzz.cli.errors import HOLDS, VIOLATED, BadInput
+from kvproof.fuzz.cli.fuzz import ENGINES
+from kvproof.fuzz.faults import Fault, load, planted, seeded
+from kvproof.fuzz.reports.terminal import trimmed
+from kvproof.fuzz.reports.wording import plural
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What became of a fault. `killed`: under its own clause; `fell` is the clause that did fall."""
+
+    fault: str
+    title: str
+    corpus: tuple[str, ...]
+    clause: str
+    engine: str
+    operations: int
+    seconds: float
+    killed: bool
+    fell: str
+    minimal: int
+
+    @property
+    def word(self) -> str:
+        """Whether it was found, in a word or two."""
+        return "yes" if self.killed else f"under {self.fell}" if self.fell else "no"
+
+
+def select(faults: Sequence[Fault], only: Sequence[str]) -> tuple[Fault, ...]:
+    """The faults to plant, each of which can be planted."""
+    known = {fault.id: fault for fault in faults}
+    for name in only:
+        if name not in known:
+            raise BadInput(f"there is no fault {name!r}; 'kvproof faults --list' names them.")
+    chosen = tuple(known[name] for name in dict.fromkeys(only)) or tuple(faults)
+    for fault in chosen:
+        with planted([fault]):
+            pass
+    return chosen
+
+
+def run(fault: Fault, engine: str, operations: int, seed: int = 0) -> Row:
+    """Plant one fault and hunt it."""
+    from kvproof.fuzz.engines.hunt import hunt
+
+    hunted = hunt(fault, engine=engine, operations=operations, seed=seed)
+    killed = hunted.killed and hunted.clause == fault.clause
+    return Row(
+        fault.id,
+        fault.title,
+        fault.corpus,
+        fault.clause,
+        engine,
+        hunted.operations,
+        round(hunted.seconds, 3),
+        killed,
+        hunted.clause,
+        len(hunted.case.operations) if hunted.case else 0,
+    )
+
+
+@click.command(short_help="Find the seeded faults.")
+@click.option("--only", metavar="ID", multiple=True, help="This fault alone; may be given several times.")
+@click.option("--patch", type=click.Path(path_type=Path), help="A TOML file of faults that ship elsewhere.")
+@click.option("--engine", type=click.Choice(ENGINES), default="soak", show_default=True, help="What hunts.")
+@click.option(
+    "--ops", type=click.IntRange(min=1), default=40_000, show_default=True, help="Operations at most for each."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Where the engine starts.")
+@click.option("--list", "listing", is_flag=True, help="List the faults and plant none.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
+def command(
+    only: tuple[str, ...], patch: Path | None, engine: str, ops: int, seed: int, listing: bool, as_json: bool
+) -> int:
+    """Plant the seeded faults one by one: each must fall under its own clause.
+
+    The comparison with the reference policy is off, so that the clause alone must see it.
+    Exit code 0 says that all were found under their own clause.
+
+    \b
+    Examples:
+      kvproof faults
+      kvproof faults --only stale-hash --engine hypothesis
+      kvproof faults --patch my-faults.toml --json
+    """
+    to = console(as_json)
+    chosen = select(load(patch) if patch is not None else seeded(), only)
+    if listing:
+        _list(to, chosen, as_json)
+        return HOLDS
+    rows = []
+    for number, fault in enumerate(chosen, 1):
+        text = f"fault {number} of {len(chosen)}: {fault.id}"
+        with live(to, lambda _, spent, text=text: Text(f"{text}, {seconds(spent)}")):  # type: ignore[misc]
+            rows.append(run(fault, engine, ops, seed))
+    killed = sum(row.killed for row in rows)
+    if as_json:
+        print_json(rows)
+    else:
+        _table(to, rows)
+        to.print()
+        word = verdict("holds" if killed == len(rows) else "violated")
+        to.print(word + Text(f": {killed} of {plural(len(rows), 'fault')} found under their own clause", ""))
+    return HOLDS if killed == len(rows) else VIOLATED
+
+
+def _table(to: Console, rows: Sequence[Row]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("fault", "clause", "killed"):
+        table.add_column(name, overflow="fold")
+    for name in ("operations", "time", "minimal"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        style = "green" if row.killed else "bold red"
+        size = str(row.minimal) if row.minimal else "–"
+        spent = seconds(row.seconds)
+        table.add_row(row.fault, row.clause, Text(row.word, style), f"{row.operations:,}", spent, size)
+    with trimmed(to):
+        to.print(table)
+
+
+def _list(to: Console, faults: Sequence[Fault], as_json: bool) -> None:
+    if as_json:
+        print_json([{"fault": f.id, "clause": f.clause, "title": f.title, "corpus": f.corpus} for f in faults])
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("fault", "clause"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("what is wrong")
+    for fault in faults:
+        table.add_row(fault.id, fault.clause, fault.title)
+    with trimmed(to):
+        to.print(table)

@@ -1,0 +1,81 @@
+"""`kvproof workload`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from kvproof.fuzz.cli.console import console, live, print_json, seconds, verdict
+from kvproof.fuzz.cli.errors import CODES
+from kvproof.fuzz.reports.terminal import one_line
+from kvproof.fuzz.reports.wording import plural
+
+
+@click.command(short_help="Run a request trace.")
+@click.argument("trace", metavar="TRACE")
+@click.option("--blocks", type=click.IntRange(min=1), required=True, help="Usable blocks of the pool.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first requests.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
+def command(trace: str, blocks: int, limit: int | None, as_json: bool) -> int:
+    """Run a request trace through the allocator, with every record judged.
+
+    TRACE is a file in the Mooncake format, .jsonl or .jsonl.gz, or the word 'bundled' for
+    the one that ships. For that one the hits and evictions must be those of definition D4.
+
+    \b
+    Examples:
+      kvproof workload bundled --blocks 1000
+      kvproof workload conversation.jsonl.gz --blocks 20000 --limit 500 --json
+    """
+    from kvproof.fuzz.engines import workload
+
+    to = console(as_json)
+    read = workload.read_trace(workload.bundled() if trace == "bundled" else Path(trace))
+    known = workload.expected(read).get(blocks) if limit is None or limit >= len(read.lines) else None
+    total = min(limit or len(read.lines), len(read.lines))
+    with live(to, lambda count, spent: Text(f"{count} of {plural(total, 'request')}, {seconds(spent)}")) as line:
+        line.count = "0"
+
+        def progress(done: int) -> None:
+            line.count = f"{done:,}"
+
+        result = workload.run(read, blocks, limit=limit, progress=progress)
+    violations: list[dict[str, Any]] = []
+    if result.violation is not None:
+        found = result.violation
+        violations.append({"clause": found.code, "sentence": found.sentence, "message": one_line(found)})
+    counted = (result.hit_blocks, result.evictions)
+    differs = known is not None and not violations and counted != known
+    word = "violated" if violations or differs else "holds" if result.requests else "undecided"
+    rate = round(result.operations / max(result.seconds, 1e-9))
+    if as_json:
+        print_json(
+            {
+                "trace": read.name,
+                "blocks": blocks,
+                "requests": result.requests,
+                "hit_blocks": result.hit_blocks,
+                "evictions": result.evictions,
+                "expected": {"hit_blocks": known[0], "evictions": known[1]} if known else None,
+                "violations": violations,
+                "operations": result.operations,
+                "ops_per_second": rate,
+                "verdict": word,
+            }
+        )
+        return CODES[word]
+    for each in violations:
+        to.print(Text(f"✗ {each['message']}"))
+    to.print(
+        Text(
+            f"{read.name}: {plural(result.requests, 'request')}, {plural(result.hit_blocks, 'hit block')}, "
+            f"{plural(result.evictions, 'eviction')}, {plural(blocks, 'block')}"
+        )
+    )
+    if known is not None:
+        says = f"{plural(known[0], 'hit block')} and {plural(known[1], 'eviction')}"
+        to.print(Text("  not " * differs + "as definition D4 says: " + says if differs else f"  as definition D4 says: {says}"))
+    tail = f": {plural(result.operations, 'operation')}, {rate:,} a second, {seconds(result.seconds)}"
+    to.print(verdict(word) + Text(tail, ""))
+    return CODES[word]
