@@ -158,7 +158,7 @@ class Session:
             seen = self.adapter.observe(None)
         else:
             touched.update(block for row in getattr(answer, "rows", ()) for block in row)
-            seen = self.adapter.observe(sorted(touched))
+            seen = self.adapter.observe(sorted(touched), self.oracle.listed(touched))
         memory = self._verify(operation, seen)
         return seen if seen is None or not memory else _with_memory(seen, memory)
 

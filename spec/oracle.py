@@ -5,6 +5,7 @@ clauses above it are reported unchecked, never passed.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -115,9 +116,18 @@ class Oracle:
         if seen.free is not None:
             self._indexed = listed
             return
-        for block, view in seen.blocks.items():
-            self._indexed.pop((view.group, block), None)
+        for block in seen.blocks:
+            for group in range(len(self.state.config.groups)):
+                self._indexed.pop((group, block), None)
         self._indexed.update(listed)
+
+    def listed(self, blocks: Iterable[int]) -> list[tuple[int, bytes]]:
+        """The keys `(group, key)` under which the index was last seen to list these blocks."""
+        groups = range(len(self.state.config.groups))
+        pairs = [(group, block) for block in sorted(blocks) for group in groups]
+        return [
+            (group, self._indexed[group, block]) for group, block in pairs if (group, block) in self._indexed
+        ]
 
     def _stand(self, entry: op.IndexEntry, block: int, size: int) -> None:
         place = self.state.places.get(block)

@@ -77,6 +77,9 @@ class Adapter(ABC):
         """Rearrange worker rows (level 3)."""
         raise NotImplementedError(f"{self.name} has no worker rows")
 
-    def observe(self, blocks: Collection[int] | None) -> op.Observation | None:
-        """What level 2 shows: everything, or only the given blocks. None below level 2."""
+    def observe(
+        self, blocks: Collection[int] | None, keys: Collection[tuple[int, bytes]] = ()
+    ) -> op.Observation | None:
+        """What level 2 shows: everything; or only the given blocks, the keys that these carry, and
+        what the index has under the given keys `(group, key)`. None below level 2."""
         return None

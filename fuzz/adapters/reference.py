@@ -149,7 +149,9 @@ class ReferenceAdapter(Adapter):
 
     # --- observing ------------------------------------------------------------------------
 
-    def observe(self, blocks: Collection[int] | None) -> op.Observation:
+    def observe(
+        self, blocks: Collection[int] | None, keys: Collection[tuple[int, bytes]] = ()
+    ) -> op.Observation:
         pool = self.manager.block_pool
         stats = self.manager.metrics.total
         everything = blocks is None
@@ -158,7 +160,8 @@ class ReferenceAdapter(Adapter):
             block.block_id: op.BlockView(block.ref_cnt, block.block_hash, block.group_id, block.num_tokens)
             for block in chosen
         }
-        entries = pool.index_entries() if everything else self._entries(views)
+        carried = [(view.group, view.key) for view in views.values() if view.key is not None]
+        entries = pool.index_entries() if everything else self._entries([*carried, *keys])
         return op.Observation(
             blocks=views,
             index=tuple(op.IndexEntry(key, group, tuple(ids)) for key, group, ids in entries),
@@ -170,12 +173,11 @@ class ReferenceAdapter(Adapter):
             events=tuple(_event(event) for event in self.manager.take_events()),
         )
 
-    def _entries(self, views: dict[int, op.BlockView]) -> list[tuple[bytes, int, list[int]]]:
-        """The index entries of the keys that these blocks carry."""
+    def _entries(self, keys: Sequence[tuple[int, bytes]]) -> list[tuple[bytes, int, list[int]]]:
+        """What the index has under these keys."""
         pool = self.manager.block_pool
-        keys = dict.fromkeys((view.group, view.key) for view in views.values() if view.key is not None)
         found = []
-        for group, key in keys:
+        for group, key in dict.fromkeys(keys):
             oldest = pool.index[group].get(key)
             if oldest is not None:
                 found.append((key, group, [oldest.block_id, *pool.copies[group].get(key, ())]))

@@ -75,7 +75,11 @@ def run(fault: Fault, engine: str, operations: int, seed: int = 0) -> Row:
 @click.option("--patch", type=click.Path(path_type=Path), help="A TOML file of faults that ship elsewhere.")
 @click.option("--engine", type=click.Choice(ENGINES), default="soak", show_default=True, help="What hunts.")
 @click.option(
-    "--ops", type=click.IntRange(min=1), default=40_000, show_default=True, help="Operations at most for each."
+    "--ops",
+    type=click.IntRange(min=1),
+    default=40_000,
+    show_default=True,
+    help="Operations at most for each.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Where the engine starts.")
 @click.option("--list", "listing", is_flag=True, help="List the faults and plant none.")
@@ -132,7 +136,9 @@ def _table(to: Console, rows: Sequence[Row]) -> None:
 
 def _list(to: Console, faults: Sequence[Fault], as_json: bool) -> None:
     if as_json:
-        print_json([{"fault": f.id, "clause": f.clause, "title": f.title, "corpus": f.corpus} for f in faults])
+        print_json(
+            [{"fault": f.id, "clause": f.clause, "title": f.title, "corpus": f.corpus} for f in faults]
+        )
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("fault", "clause"):

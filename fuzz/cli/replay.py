@@ -88,7 +88,9 @@ def _print(to: Console, row: Replayed, case: Case, outcome: Outcome, single: boo
         report(to, finding_of(case, outcome, capabilities, row.case))
         to.print()
     found = verdict(row.result).append(f" {row.clause}" if row.clause else "")
-    found.append(", as expected" if row.recurs else f", expected {row.expected_result} {row.expected_clause}".rstrip())
+    found.append(
+        ", as expected" if row.recurs else f", expected {row.expected_result} {row.expected_clause}".rstrip()
+    )
     if row.difference:
         found = verdict("violated").append(f": {row.difference}")
     found.append(f"  {row.case}, {plural(row.operations, 'operation')}", "dim")

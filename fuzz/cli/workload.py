@@ -34,7 +34,9 @@ def command(trace: str, blocks: int, limit: int | None, as_json: bool) -> int:
     read = workload.read_trace(workload.bundled() if trace == "bundled" else Path(trace))
     known = workload.expected(read).get(blocks) if limit is None or limit >= len(read.lines) else None
     total = min(limit or len(read.lines), len(read.lines))
-    with live(to, lambda count, spent: Text(f"{count} of {plural(total, 'request')}, {seconds(spent)}")) as line:
+    with live(
+        to, lambda count, spent: Text(f"{count} of {plural(total, 'request')}, {seconds(spent)}")
+    ) as line:
         line.count = "0"
 
         def progress(done: int) -> None:
@@ -67,15 +69,11 @@ def command(trace: str, blocks: int, limit: int | None, as_json: bool) -> int:
         return CODES[word]
     for each in violations:
         to.print(Text(f"✗ {each['message']}"))
-    to.print(
-        Text(
-            f"{read.name}: {plural(result.requests, 'request')}, {plural(result.hit_blocks, 'hit block')}, "
-            f"{plural(result.evictions, 'eviction')}, {plural(blocks, 'block')}"
-        )
-    )
+    counts = (result.requests, "request"), (result.hit_blocks, "hit block"), (result.evictions, "eviction")
+    to.print(Text(f"{read.name}: {', '.join(plural(*each) for each in counts)} of {plural(blocks, 'block')}"))
     if known is not None:
-        says = f"{plural(known[0], 'hit block')} and {plural(known[1], 'eviction')}"
-        to.print(Text("  not " * differs + "as definition D4 says: " + says if differs else f"  as definition D4 says: {says}"))
+        says = f"definition D4 says {plural(known[0], 'hit block')}, {plural(known[1], 'eviction')}"
+        to.print(Text(f"  {'but' if differs else 'as'} {says}"))
     tail = f": {plural(result.operations, 'operation')}, {rate:,} a second, {seconds(result.seconds)}"
     to.print(verdict(word) + Text(tail, ""))
     return CODES[word]

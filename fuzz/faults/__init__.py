@@ -7,6 +7,7 @@ new `source`. Nothing on disk changes.
 
 import importlib
 import inspect
+import linecache
 import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -134,9 +135,13 @@ def _rebuild(fault: str, edit: Edit, name: str, original: Any) -> Any:
     if not isinstance(function, FunctionType):
         raise FaultError(f"fault {fault}: {edit.target} is not a Python function.")
     source = edit.source or _edited(fault, edit, function)
+    source = textwrap.dedent(source)
+    file = f"<fault {fault} in {edit.target}>"
+    # Known to inspect and tracebacks, so that another fault can be planted on top.
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     space: dict[str, Any] = {}
     try:
-        exec(compile(textwrap.dedent(source), f"<fault {fault}>", "exec"), function.__globals__, space)
+        exec(compile(source, file, "exec"), function.__globals__, space)
     except SyntaxError as error:
         raise FaultError(f"fault {fault} is not Python: {error.msg}.") from None
     made = space.get(name)

@@ -34,9 +34,7 @@ def _grant(state: State, effects: Effects, seen: op.Observation | None, free: in
     assert life is not None and life.grant is not None, "a granted life has a grant"
     size = state.config.block_size
     hit = -(-life.hit // size)
-    owned = [[len(row), hit] for row in before] if before else []
-    starts = [have or shared for have, shared in owned]
-    new = [row[start:] for row, start in zip(life.rows, starts, strict=True)]
+    new = [row[len(owned) or hit :] for row, owned in zip(life.rows, before, strict=True)]
     refs = [_refs(state, seen, block) for row in life.rows for block in row[:hit]]
     return (
         f"hit_tokens={life.hit} scheduled={life.grant.stop - life.grant.start} owned={_list(life.rows)} "

@@ -1,4 +1,4 @@
-"""What the capacity theorem calls exactly full, one short, and refused for its hits, the real manager does too."""
+"""Exactly full, one short, refused for its hits: the real manager answers as the capacity theorem says."""
 
 import msgspec
 import pytest

@@ -1,0 +1,269 @@
+"""The phases of `kvproof check`. Each is a function that says what it found; none prints."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from kvproof.fuzz import cases
+from kvproof.fuzz.adapters import make_adapter
+from kvproof.fuzz.adapters.port import Adapter
+from kvproof.fuzz.cases import Case
+from kvproof.fuzz.cli import bundled, smoke
+from kvproof.fuzz.cli.errors import HarnessFault
+from kvproof.fuzz.cli.profiles import Profile
+from kvproof.fuzz.reports.junit import Tested
+from kvproof.fuzz.reports.terminal import one_line
+from kvproof.fuzz.reports.wording import plural
+from kvproof.spec import operations as op
+from kvproof.spec.oracle import BY_CODE, Verdict
+from kvproof.spec.properties import REFINEMENT
+
+Progress = Callable[[str], None]
+"""Is told how far a phase has come."""
+
+_WORST: Final = ("blind", "violated", "undecided", "holds", "skipped")
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """What a phase found: its tests, in a count, and the clauses that it judged.
+
+    `failing` are cases of violations that are still to be shrunk and kept.
+    """
+
+    count: str
+    tests: tuple[Tested, ...]
+    exercised: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    failing: tuple[Case, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict of its tests; nothing tested is undecided."""
+        return worst(test.verdict for test in self.tests)
+
+
+def worst(words: Iterable[str]) -> str:
+    """The verdict that counts among several."""
+    return min(words, key=_WORST.index, default="undecided")
+
+
+def exercised(verdict: Verdict, policy: bool) -> tuple[str, ...]:
+    """The clauses that a history exercised."""
+    judged = [code for code, count in verdict.exercised.items() if count]
+    return (*judged, *(REFINEMENT if policy else ()))
+
+
+# --- smoke, timeline, cases ---------------------------------------------------------------
+
+
+def run_smoke(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """The adapter shows what it declares; a planted fault is seen."""
+    start = time.perf_counter()
+    verdict, capabilities, wrong = smoke.live_once(lambda: make_adapter("reference"))
+    violation = verdict.violation
+    message = (
+        one_line(violation) if violation else f"The adapter's declaration is wrong: {wrong}." * bool(wrong)
+    )
+    word = "violated" if message else verdict.result
+    clause = violation.code if violation else ""
+    declared = Tested("smoke", "adapter", word, time.perf_counter() - start, clause, message)
+    progress("canary")
+    fault = smoke.canary()
+    if fault is None:
+        raise HarnessFault(f"no seeded fault breaks {smoke.CANARY}, so there is no canary")
+    start = time.perf_counter()
+    seen, operations = smoke.sees(fault, seed)
+    blind = "" if seen else f"The harness is blind: it misses the planted fault {fault.id}."
+    canary = Tested(
+        "smoke", "canary", "holds" if seen else "blind", time.perf_counter() - start, fault.clause, blind
+    )
+    count = f"level {capabilities.level}, found in {operations}" if seen else "blind"
+    return Phase(count, (declared, canary), exercised(verdict, capabilities.policy), verdict.unchecked)
+
+
+def run_timeline(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """The golden timeline, record by record."""
+    return _replay({bundled.TIMELINE: bundled.timeline()}, "timeline", "operation", progress)
+
+
+def run_cases(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """Every case that ships: conformance vectors and minimized failures."""
+    return _replay(bundled.conformance(), "cases", "case", progress)
+
+
+def _replay(chosen: dict[str, Case], group: str, thing: str, progress: Progress) -> Phase:
+    tests: list[Tested] = []
+    judged: dict[str, None] = {}
+    unchecked: dict[str, None] = {}
+    operations = 0
+    for number, (name, case) in enumerate(chosen.items(), 1):
+        start = time.perf_counter()
+        outcome = cases.replay(case)
+        operations += len(outcome.records)
+        violation, message = outcome.verdict.violation, outcome.difference
+        if not message and not outcome.recurs(case):
+            found = one_line(violation) if violation else "it holds"
+            message = f"expected {case.expected.result} {case.expected.clause}".rstrip() + f", found: {found}"
+        clause = violation.code if violation and message else ""
+        word = "violated" if message else "holds"
+        tests.append(Tested(group, name, word, time.perf_counter() - start, clause, message))
+        judged |= dict.fromkeys(exercised(outcome.verdict, case.compare_policy))
+        unchecked |= dict.fromkeys(outcome.verdict.unchecked)
+        progress(f"{number} of {len(chosen)}")
+    count = plural(operations if thing == "operation" else len(tests), thing)
+    return Phase(count, tuple(tests), tuple(judged), tuple(unchecked))
+
+
+# --- proofs -------------------------------------------------------------------------------
+
+
+def run_proofs(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """Every theorem with its controls."""
+    from kvproof.fuzz.engines.prove import prove
+
+    words = {"proved": "holds", "refuted": "violated", "skipped": "skipped"}
+    rows = prove(lambda row: progress(row.property), crosshair=profile.crosshair)
+    tests = tuple(
+        Tested(
+            "proofs",
+            row.property,
+            words.get(str(row.verdict), "undecided"),
+            row.seconds,
+            message="" if row.verdict == "proved" else f"{row.title} {row.verdict}: {row.detail}",
+        )
+        for row in rows
+    )
+    proved = sum(test.verdict == "holds" for test in tests)
+    return Phase(f"{proved} of {len(tests)} proved", tests)
+
+
+# --- fuzz ---------------------------------------------------------------------------------
+
+
+def counting(tally: Counter[str]) -> Callable[[], Adapter]:
+    """Adapters that count which operations are asked of them, by the operation's name."""
+    names = {kind.__name__.lower(): kind.__name__ for kind in op.OPERATIONS if kind is not op.Observe}
+
+    def make() -> Adapter:
+        adapter = make_adapter("reference")
+        for method, name in names.items():
+            setattr(adapter, method, _counted(getattr(adapter, method), tally, name))
+        return adapter
+
+    return make
+
+
+def _counted(method: Callable[..., object], tally: Counter[str], name: str) -> Callable[..., object]:
+    def call(*args: object) -> object:
+        tally[name] += 1
+        return method(*args)
+
+    return call
+
+
+def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """Soak with every answer compared with the policy, then Hypothesis."""
+    from kvproof.fuzz.engines.soak import soak
+    from kvproof.fuzz.engines.stateful import stateful
+
+    tally: Counter[str] = Counter()
+    tests: list[Tested] = []
+    failing: list[Case] = []
+    total = 0
+    for name, engine, operations in (
+        ("soak", soak, profile.soak),
+        ("hypothesis", stateful, profile.hypothesis),
+    ):
+        start = time.perf_counter()
+        result = engine(
+            operations,
+            seed,
+            adapter=counting(tally),
+            progress=lambda done, name=name: progress(f"{name}, {done:,}"),  # type: ignore[misc]
+        )
+        total += result.operations
+        clause, message = "", ""
+        if result.case is not None:
+            clause = result.case.expected.clause
+            message = f"{clause}: {BY_CODE[clause].sentence}"
+            failing.append(result.case)
+        word = "violated" if result.case else "holds" if result.operations else "undecided"
+        tests.append(Tested("fuzz", name, word, time.perf_counter() - start, clause, message))
+    judged = tuple(
+        clause.code
+        for clause in BY_CODE.values()
+        if not clause.on or any(tally[kind.__name__] for kind in clause.on)
+    )
+    return Phase(plural(total, "operation"), tuple(tests), judged, failing=tuple(failing))
+
+
+# --- workload, faults ---------------------------------------------------------------------
+
+
+def run_workload(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """The bundled trace: hits and evictions equal definition D4 at each capacity."""
+    from kvproof.fuzz.engines import workload
+
+    trace = workload.read_trace(workload.bundled())
+    expected = workload.expected(trace)
+    tests: list[Tested] = []
+    requests = 0
+    for blocks in profile.capacities or tuple(sorted(expected)):
+        if blocks not in expected:
+            raise HarnessFault(f"expected.json has no numbers for {blocks} blocks")
+        start = time.perf_counter()
+        result = workload.run(
+            trace,
+            blocks,
+            progress=lambda done, blocks=blocks: progress(f"{blocks:,}, {done:,}"),  # type: ignore[misc]
+        )
+        requests += result.requests
+        clause, message = "", ""
+        if result.violation is not None:
+            clause, message = result.violation.code, one_line(result.violation)
+        elif (result.hit_blocks, result.evictions) != expected[blocks]:
+            hits, evictions = expected[blocks]
+            message = (
+                f"{result.hit_blocks} hit blocks and {result.evictions} evictions, "
+                f"where definition D4 says {hits} and {evictions}"
+            )
+        word = "violated" if message else "holds" if result.requests else "undecided"
+        tests.append(
+            Tested("workload", f"{blocks} blocks", word, time.perf_counter() - start, clause, message)
+        )
+    return Phase(plural(requests, "request"), tuple(tests))
+
+
+def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """Every seeded fault falls under its own clause."""
+    from kvproof.fuzz.cli.faults import run, select
+    from kvproof.fuzz.faults import seeded
+
+    tests: list[Tested] = []
+    chosen = select(seeded(), ())
+    for fault in chosen:
+        progress(fault.id)
+        start = time.perf_counter()
+        row = run(fault, "soak", 40_000, seed)
+        message = (
+            "" if row.killed else f"The harness misses this fault: killed {row.word}, expected {row.clause}."
+        )
+        word = "holds" if row.killed else "blind"
+        tests.append(Tested("faults", fault.id, word, time.perf_counter() - start, row.clause, message))
+    killed = sum(test.verdict == "holds" for test in tests)
+    return Phase(f"{killed} of {len(tests)} killed", tuple(tests))
+
+
+PHASES: Final[dict[str, tuple[str, Callable[[Profile, int, Progress], Phase]]]] = {
+    "smoke": ("adapter and canary", run_smoke),
+    "timeline": ("the golden timeline", run_timeline),
+    "cases": ("cases and seeds that ship", run_cases),
+    "proofs": ("theorems and their controls", run_proofs),
+    "fuzz": ("soak with policy, Hypothesis", run_fuzz),
+    "workload": ("a real trace, against D4", run_workload),
+    "faults": ("seeded faults", run_faults),
+}
+"""Each phase with what it does, in order."""

@@ -1,0 +1,26 @@
+"""How much `kvproof check` does: the profiles that ship as data."""
+
+import tomllib
+from importlib import resources
+
+import msgspec
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Operations for each engine, pool sizes for the workload, and what else is switched on."""
+
+    seconds: int
+    soak: int
+    hypothesis: int
+    capacities: tuple[int, ...]
+    crosshair: bool
+    faults: bool
+
+
+NAMES = ("quick", "ci", "nightly")
+
+
+def profile(name: str) -> Profile:
+    """A profile by name."""
+    text = resources.files("kvproof.fuzz.cli").joinpath("profiles.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, Profile])[name]

@@ -1,0 +1,124 @@
+"""Traces: read strictly, served to the block as definition D4 says, with the oracle on."""
+
+import gzip
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+
+from kvproof.fuzz.engines.workload import (
+    BLOCK_SIZE,
+    Trace,
+    TraceError,
+    bundled,
+    expected,
+    prompt,
+    read_trace,
+    run,
+)
+from kvproof.fuzz.faults import by_id, planted
+from kvproof.spec.operations import count_of
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return read_trace(bundled())
+
+
+def simulate(trace: Trace, blocks: int, limit: int) -> tuple[int, int]:
+    """Definition D4 in its plainest form: hit blocks and evictions."""
+    free = OrderedDict((block, None) for block in range(blocks))
+    key_of: dict[int, int] = {}
+    index: dict[int, list[int]] = {}
+    hits = evictions = 0
+    for line in trace.lines[:limit]:
+        row = []
+        for key in line.hash_ids[: (line.input_length - 1) // BLOCK_SIZE]:
+            if not index.get(key):
+                break
+            row.append(index[key][0])
+        hits += len(row)
+        for block in row:
+            del free[block]
+        for _ in range(len(line.hash_ids) - len(row)):
+            block, _ = free.popitem(last=False)
+            if block in key_of:
+                evictions += 1
+                index[key_of.pop(block)].remove(block)
+            row.append(block)
+        for block, key in zip(row, line.hash_ids[: line.input_length // BLOCK_SIZE], strict=False):
+            if block not in key_of:
+                key_of[block] = key
+                index.setdefault(key, []).append(block)
+        unkeyed = [block for block in reversed(row) if block not in key_of]
+        free.update((block, None) for block in reversed(row))
+        for block in reversed(unkeyed):
+            free.move_to_end(block, last=False)
+    return hits, evictions
+
+
+def test_the_bundled_trace_is_whole_and_has_recorded_numbers(trace: Trace) -> None:
+    assert len(trace.lines) == 2000
+    assert expected(trace)[1000] == (2265, 49298) and expected(trace)[20000] == (14952, 17611)
+    assert all(count_of(prompt(line)) == line.input_length for line in trace.lines)
+
+
+def test_the_plain_simulation_agrees_with_the_recorded_numbers(trace: Trace) -> None:
+    for blocks in (1000, 20000):
+        assert simulate(trace, blocks, 2000) == expected(trace)[blocks]
+
+
+@pytest.mark.parametrize("blocks", [300, 1000])
+def test_hits_and_evictions_are_those_of_the_definition(trace: Trace, blocks: int) -> None:
+    result = run(trace, blocks, limit=300)
+    assert result.violation is None and result.requests == 300
+    assert (result.hit_blocks, result.evictions) == simulate(trace, blocks, 300)
+
+
+def test_a_stale_index_is_noticed_though_only_touched_blocks_are_observed(trace: Trace) -> None:
+    result = run(trace, 300, limit=300)
+    with planted([by_id("stale-hash")]):
+        faulty = run(trace, 300, limit=300)
+    assert result.violation is None
+    assert faulty.violation is not None and faulty.violation.code == "KV-I2-key"
+
+
+GOOD = {"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "holds no request"),
+        ([json.dumps(GOOD), '{"timestamp": 0, "input_le'], "line 2 is not a request"),
+        ([json.dumps(GOOD), ""], "line 2 is not a request"),
+        ([json.dumps({**GOOD, "hash_ids": [0]})], "line 1 has 1 block ids for 513 tokens, not 2"),
+        ([json.dumps({**GOOD, "input_length": "many"})], "line 1 is not a request"),
+        ([json.dumps({"input_length": 1, "output_length": 1})], "hash_ids"),
+        ([json.dumps({**GOOD, "input_length": 0, "hash_ids": []})], "line 1 has 0 block ids"),
+    ],
+)
+def test_a_broken_trace_is_one_sentence(tmp_path: Path, rows: list[str], words: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(rows) + ("\n" if rows else ""))
+    with pytest.raises(TraceError, match=words) as caught:
+        read_trace(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_packed_trace_that_breaks_off_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(GOOD).encode())[:-12])
+    with pytest.raises(TraceError, match="cannot read"):
+        read_trace(path)
+    with pytest.raises(TraceError, match="cannot read"):
+        read_trace(tmp_path / "absent.jsonl")
+
+
+def test_a_prompt_that_does_not_fit_goes_unserved_and_the_trace_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    small = {**GOOD, "input_length": 10, "hash_ids": [0]}
+    path.write_text("\n".join(json.dumps(row) for row in (small, GOOD, small)))
+    result = run(read_trace(path), 1)
+    assert result.requests == 3 and result.violation is None
