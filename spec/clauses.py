@@ -5,9 +5,9 @@ returns nothing, or the `Evidence` against the allocator. Its code is stable; it
 how much an adapter must show before the clause can be judged.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -55,11 +55,41 @@ class Moment:
     seen: op.Observation | None
     previous: op.Observation | None
     new_keys: list[tuple[op.IndexEntry, int]] = field(default_factory=list)
+    _wrong_keys: "list[WrongKey] | None" = None
 
     @property
     def memory(self) -> tuple[op.Mismatch, ...]:
         """Wrong places in device memory."""
         return self.seen.memory if self.seen is not None else ()
+
+    def wrong_keys(self) -> "list[WrongKey]":
+        """The index entries whose block does not hold what the key stands for, found in one pass."""
+        if self._wrong_keys is None:
+            self._wrong_keys = list(self._audit()) if self.seen is not None else []
+        return self._wrong_keys
+
+    def _audit(self) -> "Iterator[WrongKey]":
+        assert self.seen is not None
+        size, state, claim_of = self.state.config.block_size, self.state, self.keys.claim_of
+        for entry in self.seen.index:
+            claim = claim_of.get((entry.group, entry.key))
+            if claim is None:
+                continue
+            wanted = state.claims.back(claim, size)
+            for block in entry.blocks:
+                found = state.content(block)
+                if found != wanted and (reason := cause(state, block, found, wanted)):
+                    yield WrongKey(entry, block, reason, found, wanted)
+
+
+class WrongKey(NamedTuple):
+    """A key, a block under it, and why the block's content is not what the key stands for."""
+
+    entry: op.IndexEntry
+    block: int
+    reason: str
+    found: Runs
+    wanted: Runs
 
 
 Check = Callable[[Moment], Evidence | None]

@@ -49,6 +49,7 @@ class Claims:
     def __init__(self) -> None:
         self._nodes: list[tuple[int, int, Extra | Root]] = [(0, _NO_TOKEN, None)]
         self._ids: dict[tuple[int, int, Extra | Root], int] = {}
+        self._backs: dict[tuple[int, int], Runs] = {}
 
     def _intern(self, parent: int, token: int, what: Extra | Root) -> int:
         key = (parent, token, what)
@@ -76,6 +77,12 @@ class Claims:
 
     def back(self, claim: int, count: int) -> Runs:
         """The claims of the last `count` positions of a prefix that ends with `claim`."""
+        known = self._backs.get((claim, count))
+        if known is None:
+            known = self._backs[claim, count] = self._walk_back(claim, count)
+        return known
+
+    def _walk_back(self, claim: int, count: int) -> Runs:
         runs: list[tuple[int, int]] = []
         while count:
             length = min(claim % _SPAN + 1, count)

@@ -2,7 +2,7 @@
 
 from kvproof.spec import operations as op
 from kvproof.spec.clauses import UNCOMMITTED, Evidence, Moment, clause
-from kvproof.spec.invariants.content import against_hits, against_key
+from kvproof.spec.invariants.content import against_hits, against_keys
 
 
 @clause("KV-I6-draft", 2)
@@ -27,14 +27,8 @@ def draft(moment: Moment) -> Evidence | None:
 
 @clause("KV-I6-withdraw", 2)
 def withdraw(moment: Moment) -> Evidence | None:
-    """A promise that will not be dispatched is withdrawn: no key is left on content that was never committed."""
-    if moment.seen is None:
-        return None
-    for entry in moment.seen.index:
-        for block in entry.blocks:
-            if evidence := against_key(moment, entry, block, UNCOMMITTED):
-                return evidence
-    return None
+    """A promise that will not be dispatched is withdrawn: no key stays on content never committed."""
+    return against_keys(moment, UNCOMMITTED)
 
 
 @clause("KV-I6-hit", 1, op.Admit)

@@ -19,17 +19,18 @@ def _wrong(moment: Moment, block: int, found: Runs, wanted: Runs, request: str |
     )
 
 
-def against_key(moment: Moment, entry: op.IndexEntry, block: int, causes: tuple[str, ...]) -> Evidence | None:
-    """Evidence that a key's block does not hold what the key stands for, for one of `causes`."""
-    claim = moment.keys.claim_of.get((entry.group, entry.key))
-    if claim is None:
-        return None
-    size = moment.state.config.block_size
-    wanted = moment.state.claims.back(claim, size)
-    found = moment.state.content(block)
-    if found == wanted or cause(moment.state, block, found, wanted) not in causes:
-        return None
-    return _wrong(moment, block, found, wanted, None)
+def against_keys(moment: Moment, causes: tuple[str, ...], *, new: bool = False) -> Evidence | None:
+    """Evidence that a key's block does not hold what the key stands for, for one of `causes`.
+
+    `new` looks only at keys that appeared with this record on a block that a step in flight touches.
+    """
+    for wrong in moment.wrong_keys():
+        if wrong.reason not in causes:
+            continue
+        fresh = (wrong.entry, wrong.block) in moment.new_keys and moment.state.touching(wrong.block)
+        if fresh or not new:
+            return _wrong(moment, wrong.block, wrong.found, wrong.wanted, None)
+    return None
 
 
 def against_hits(moment: Moment, causes: tuple[str, ...]) -> Evidence | None:
@@ -98,14 +99,14 @@ def _hit_uses(moment: Moment) -> list[_Use]:
 
 @clause("KV-I2-key", 2)
 def key(moment: Moment) -> Evidence | None:
-    """Every key in the index agrees with the valid content of its block; a block handed out has lost its own."""
+    """Every key in the index agrees with its block's valid content; a block handed out has lost its keys."""
     if moment.seen is None:
         return None
+    if evidence := against_keys(moment, ("stale", "lost")):
+        return evidence
     handed = {block for block, _, _ in moment.effects.handed}
-    for entry in moment.seen.index:
+    for entry in moment.seen.index if handed else ():
         for block in entry.blocks:
-            if evidence := against_key(moment, entry, block, ("stale", "lost")):
-                return evidence
             if block in handed and not _keyed_anew(moment, entry, block):
                 name = moment.state.places[block][0].request
                 return Evidence(

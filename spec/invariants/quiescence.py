@@ -2,7 +2,7 @@
 
 from kvproof.spec import operations as op
 from kvproof.spec.clauses import Evidence, Moment, clause
-from kvproof.spec.invariants.content import against_key
+from kvproof.spec.invariants.content import against_keys
 
 
 @clause("KV-I4-handout", 1, op.Admit, op.Extend)
@@ -33,9 +33,4 @@ def release(moment: Moment) -> Evidence | None:
 @clause("KV-I4-key", 2)
 def key(moment: Moment) -> Evidence | None:
     """No block is keyed for content that no write of its own life promises, while a step may touch it."""
-    for entry, block in moment.new_keys:
-        if moment.state.touching(block) and (
-            evidence := against_key(moment, entry, block, ("stale", "lost"))
-        ):
-            return evidence
-    return None
+    return against_keys(moment, ("stale", "lost"), new=True)
