@@ -13,7 +13,7 @@ from typing import Final
 from kvproof.fuzz.choices import Choices
 from kvproof.spec import operations as op
 from kvproof.spec.state import Life, State
-from kvproof.spec.vocabulary import CacheConfig
+from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
 NAMES: Final = ("a", "b", "c", "d", "e", "f")
 """Few ids, so that they are reused, also while a step of their old life is in flight."""
@@ -28,9 +28,12 @@ class World:
 
     config: CacheConfig
     state: State
-    worker: bool
     recent: list[tuple[tuple[int, ...], op.Extras]] = field(default_factory=list)
     fresh: int = 1000
+
+    def can(self, name: str) -> bool:
+        """Whether the allocator has an optional operation or feature."""
+        return self.state.capabilities.has(name)
 
 
 Rule = Callable[[World, Choices], Iterator[op.AnyOperation]]
@@ -39,15 +42,15 @@ Rule = Callable[[World, Choices], Iterator[op.AnyOperation]]
 # --- configurations and prompts -----------------------------------------------------------
 
 
-def draw_config(c: Choices) -> CacheConfig:
+def draw_config(c: Choices, capabilities: Capabilities) -> CacheConfig:
     """A small pool: 3 to 12 blocks, so that everything that can collide does."""
     blocks = c.between(3, 12)
-    size = c.pick((1, 2, 2, 3, 4, 4, 4))
+    size = c.pick(capabilities.block_sizes or (1, 2, 2, 3, 4, 4, 4))
     return CacheConfig(
         blocks=blocks,
         block_size=size,
         prefix_caching=c.chance(90),
-        depth=c.pick((1, 2, 2, 3)),
+        depth=min(c.pick((1, 2, 2, 3)), capabilities.depth),
         max_requests=c.between(2, 5),
         max_len=size * c.between(3, blocks + 2) + c.below(size),
         hash=c.pick(("sha256", "sha256", "blake2b")),
@@ -67,9 +70,14 @@ def _length(world: World, c: Choices) -> int:
     return max(1, min(length, world.config.max_len))
 
 
+_NEEDS: Final = {0: "adapters", 1: "salts", 2: "items", 3: "items", 4: "embeddings"}
+
+
 def _extras(world: World, c: Choices, length: int) -> op.Extras:
     kind = c.below(12)
     size = world.config.block_size
+    if not world.can(_NEEDS.get(kind, "")):
+        return op.Extras()
     match kind:
         case 0:
             return op.Extras(adapter=op.Adapter(_SAME, c.below(2), c.pick(("", _SAME))))
@@ -120,7 +128,7 @@ def _submit(world: World, c: Choices) -> op.Submit | None:
     tokens, extras = _prompt(world, c)
     world.recent = [*world.recent[-5:], (tokens, extras)]
     limit = None if c.chance(80) else min(world.config.max_len, len(tokens) + c.below(4))
-    options = op.Options(read_cache=c.chance(93), max_len=limit)
+    options = op.Options(read_cache=c.chance(93) or not world.can("opt_out"), max_len=limit)
     return op.Submit(c.pick(names), tokens, extras, options)
 
 
@@ -133,7 +141,7 @@ def arrive(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     if submit is None:
         return
     yield submit
-    if c.chance(20):
+    if c.chance(20) and world.can("lookup"):
         yield op.Lookup(submit.request)
     if len(world.state.living()) < world.config.max_requests:
         yield _admit(world, c, submit.request)
@@ -149,8 +157,12 @@ def submit(world: World, c: Choices) -> Iterator[op.AnyOperation]:
 def _admit(world: World, c: Choices, name: str) -> op.Admit:
     size = world.config.block_size
     known = world.state.requests[name].paths[0].length
-    n = known if c.chance(65) else c.between(1, known)
-    return op.Admit(name, n, c.pick((0, 0, 0, 1, size, size + 1)))
+    n = known if c.chance(65) or not world.can("chunks") else c.between(1, known)
+    return op.Admit(name, n, _lookahead(world, c, size))
+
+
+def _lookahead(world: World, c: Choices, size: int) -> int:
+    return c.pick((0, 0, 0, 1, size, size + 1)) if world.can("lookahead") else 0
 
 
 def admit(world: World, c: Choices) -> Iterator[op.AnyOperation]:
@@ -182,7 +194,8 @@ def extend(world: World, c: Choices) -> Iterator[op.AnyOperation]:
 
 def _extend(world: World, c: Choices, life: Life) -> op.Extend:
     size = world.config.block_size
-    return op.Extend(life.request, c.between(1, size + 1), c.pick((0, 0, 0, 1, size, size + 1)))
+    n = c.between(1, size + 1) if world.can("chunks") else life.cap - life.scheduled
+    return op.Extend(life.request, n, _lookahead(world, c, size))
 
 
 def decode(world: World, c: Choices) -> Iterator[op.AnyOperation]:
@@ -233,23 +246,29 @@ def step(world: World, c: Choices) -> Iterator[op.AnyOperation]:
         yield from retire(world, c)
 
 
+def _endable(world: World) -> list[Life]:
+    """Living lives that may end now: not every allocator takes back a grant."""
+    living = world.state.living()
+    return living if world.can("discards") else [life for life in living if life.grant is None]
+
+
 def finish(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     """A request is complete."""
-    living = world.state.living()
+    living = _endable(world)
     if living:
         yield op.Finish(c.pick(living).request)
 
 
 def abort(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     """A client is gone, whatever its request was doing."""
-    names = [name for name, request in world.state.requests.items() if not request.gone]
+    names = [*world.state.waiting(), *(life.request for life in _endable(world))]
     if names:
         yield op.Abort(c.pick(names))
 
 
 def preempt(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     """A life gives way; often it comes back at once."""
-    living = world.state.living()
+    living = _endable(world)
     if not living:
         return
     name = c.pick(living).request
@@ -260,11 +279,11 @@ def preempt(world: World, c: Choices) -> Iterator[op.AnyOperation]:
 
 def reuse(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     """An id is used again while a step of its old life may be in flight."""
-    living = world.state.living()
+    living = _endable(world)
     if not living:
         return
     name = c.pick(living).request
-    yield op.Finish(name) if c.chance(50) else op.Abort(name)
+    yield op.Finish(name) if c.chance(50) or not world.can("abort") else op.Abort(name)
     tokens, extras = _prompt(world, c)
     yield op.Submit(name, tokens, extras)
     if len(world.state.living()) < world.config.max_requests:
@@ -310,7 +329,7 @@ def fill(world: World, c: Choices) -> Iterator[op.AnyOperation]:
 def table(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     """The worker rearranges its batch between two steps."""
     batch = world.state.batch()
-    if not world.worker or not batch:
+    if not batch:
         return
     if len(batch) > 1 and c.chance(50):
         first = c.pick(batch)
@@ -327,27 +346,32 @@ def look(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     yield op.Observe()
 
 
-RULES: Final[tuple[tuple[Rule, int], ...]] = (
-    (arrive, 8),
-    (submit, 1),
-    (admit, 5),
-    (lookup, 1),
-    (extend, 3),
-    (decode, 5),
-    (dispatch, 4),
-    (retire, 4),
-    (step, 4),
-    (finish, 3),
-    (abort, 1),
-    (preempt, 3),
-    (reuse, 2),
-    (evict, 1),
-    (reset, 1),
-    (drain, 1),
-    (fill, 1),
-    (table, 2),
-    (look, 1),
+RULES: Final[tuple[tuple[Rule, int, str], ...]] = (
+    (arrive, 8, ""),
+    (submit, 1, ""),
+    (admit, 5, ""),
+    (lookup, 1, "lookup"),
+    (extend, 3, ""),
+    (decode, 5, ""),
+    (dispatch, 4, ""),
+    (retire, 4, ""),
+    (step, 4, ""),
+    (finish, 3, ""),
+    (abort, 1, "abort"),
+    (preempt, 3, "preempt"),
+    (reuse, 2, ""),
+    (evict, 1, "evict"),
+    (reset, 1, "reset"),
+    (drain, 1, ""),
+    (fill, 1, ""),
+    (table, 2, "table"),
+    (look, 1, ""),
 )
-"""Each rule with its weight."""
+"""Each rule with its weight and the optional operation that it needs."""
 
-WEIGHTED: Final[tuple[Rule, ...]] = tuple(rule for rule, weight in RULES for _ in range(weight))
+
+def weighted(capabilities: Capabilities) -> tuple[Rule, ...]:
+    """The rules for an allocator, each as often as it weighs."""
+    return tuple(
+        rule for rule, weight, need in RULES for _ in range(weight) if not need or capabilities.has(need)
+    )

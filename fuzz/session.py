@@ -61,8 +61,8 @@ class Session:
     """One history on one allocator.
 
     `full` false observes only the blocks that an operation touched, which is what large
-    pools can afford; `op.Observe` sweeps everything all the same. `watch` is called with
-    every record before it is judged.
+    pools can afford; `op.Observe` sweeps everything all the same. Clauses in `ignore` are not
+    judged. `watch` is called with every record before it is judged.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class Session:
         seed: int = 0,
         compare_policy: bool = True,
         full: bool = True,
+        ignore: frozenset[str] = frozenset(),
         watch: Callable[[op.Record], None] | None = None,
     ) -> None:
         self.adapter = adapter
         self.config = config.validate()
-        self.capabilities = adapter.configure(config, seed)
-        self.oracle = Oracle(config, self.capabilities, compare_policy=compare_policy)
+        self.capabilities = adapter.capabilities
+        adapter.configure(config, seed)
+        self.oracle = Oracle(config, self.capabilities, compare_policy=compare_policy, ignore=ignore)
         self.operations: list[op.AnyOperation] = []
         self._digests = Digests()
         self._full = full

@@ -51,10 +51,15 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Oracle:
-    """Judges one history, record by record."""
+    """Judges one history, record by record. Clauses in `ignore` are left unchecked, to see behind a fault."""
 
     def __init__(
-        self, config: CacheConfig, capabilities: Capabilities, *, compare_policy: bool = True
+        self,
+        config: CacheConfig,
+        capabilities: Capabilities,
+        *,
+        compare_policy: bool = True,
+        ignore: frozenset[str] = frozenset(),
     ) -> None:
         self.state = State(config, capabilities)
         self.keys = Keys()
@@ -65,8 +70,9 @@ class Oracle:
         self._level = capabilities.level
         self._previous: op.Observation | None = None
         self._indexed: dict[tuple[int, int], bytes] = {}
+        self._judged = [c for c in CLAUSES if c.level <= self._level and c.code not in ignore]
         self._clauses: dict[type[op.Operation], tuple[Clause, ...]] = {
-            kind: tuple(c for c in CLAUSES if c.level <= self._level and (not c.on or kind in c.on))
+            kind: tuple(clause for clause in self._judged if not clause.on or kind in clause.on)
             for kind in op.OPERATIONS
         }
 
@@ -158,8 +164,7 @@ class Oracle:
             clause.code: sum(
                 self.operations[kind.__name__] for kind in op.OPERATIONS if not clause.on or kind in clause.on
             )
-            for clause in CLAUSES
-            if clause.level <= self._level
+            for clause in self._judged
         }
-        unchecked = tuple(clause.code for clause in CLAUSES if clause.level > self._level)
+        unchecked = tuple(clause.code for clause in CLAUSES if clause not in self._judged)
         return Verdict(result, self.records, self.violation, exercised, unchecked)

@@ -12,6 +12,7 @@ from typing import Any
 from kvproof.spec import operations as op
 from kvproof.spec.content import LOST, PENDING, POISON, Runs, overwrite
 from kvproof.spec.state import Grant, Life, Request, State, Step, StepEntry, Write
+from kvproof.spec.vocabulary import OPERATIONS
 
 Place = tuple[int, int, int]
 """`(block, group, logical index)`."""
@@ -37,6 +38,9 @@ class Effects:
 
 def reason_against(state: State, operation: op.Operation) -> str | None:
     """Why the engine must not do this now, or none. The engine's contract (operations.md)."""
+    name = type(operation).__name__.lower()
+    if name in OPERATIONS and not state.capabilities.has(name):
+        return f"the allocator has no {name}"
     check = _REQUIRES.get(type(operation))
     return check(state, operation) if check else None
 
@@ -157,6 +161,8 @@ def _end(state: State, operation: op.Finish | op.Preempt) -> str | None:
         return reason
     life = state.requests[operation.request].life
     assert life is not None
+    if life.grant is not None and not state.capabilities.has("discards"):
+        return f"request {life.request} has an undispatched grant, which this allocator can't take back"
     rest = state.dependents(life)
     return f"request {rest[0].request} rests on undispatched writes of {life.request}" if rest else None
 

@@ -79,8 +79,25 @@ class CacheConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self
 
 
+OPERATIONS: Final = ("lookup", "abort", "preempt", "evict", "reset", "table")
+"""Operations that an allocator may lack; submit, admit, extend, row, retire and finish are essential."""
+
+FEATURES: Final = (
+    "chunks",
+    "lookahead",
+    "discards",
+    "adapters",
+    "salts",
+    "items",
+    "embeddings",
+    "opt_out",
+)
+"""What an allocator may lack besides: grants of a part of what is left; slots for drafts; ending a
+life whose grant was not dispatched; the extras of the key; requests that do not read the cache."""
+
+
 class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an allocator lets be seen and which freedoms it takes; the rest it must not take.
+    """What an allocator lets be seen, what it can do, and which freedoms it takes; others it must not take.
 
     `level` 0…3 is what can be observed (answers; rows; structures; memory). `policy` says
     that it claims the reference policy to the letter, so that every answer is compared.
@@ -88,7 +105,9 @@ class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `stream_ordered` allows a block to be handed out while a step in flight touches it, when
     the new user comes later on the same stream. `idempotent` allows a shared slot to be
     rewritten with equal content. `swap` allows a row entry to be replaced by a block of
-    equal content. `max_hit` is the largest hit: "len-1" or "len".
+    equal content. `max_hit` is the largest hit: "len-1" or "len". `depth` is the most steps
+    in flight, `block_sizes` the only block sizes (none: any), `operations` and `features`
+    are of `OPERATIONS` and `FEATURES`.
     """
 
     level: int = 1
@@ -98,4 +117,11 @@ class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idempotent: bool = False
     swap: bool = False
     max_hit: str = "len-1"
+    depth: int = 1
+    block_sizes: tuple[int, ...] = ()
     operations: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    def has(self, name: str) -> bool:
+        """Whether it has an optional operation or feature."""
+        return name in self.operations or name in self.features

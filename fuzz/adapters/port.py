@@ -18,12 +18,14 @@ class Adapter(ABC):
     """Drives one allocator. `configure` comes first and starts anew."""
 
     name: str = "allocator"
+    capabilities: Capabilities = Capabilities()
+    """What it shows, can do, and takes as its freedom."""
     device: Device | None = None
     """Its device memory, where it has one that can be read (level 3)."""
 
     @abstractmethod
-    def configure(self, config: CacheConfig, seed: int) -> Capabilities:
-        """Build an empty allocator for `config`; say what it shows and which freedoms it takes."""
+    def configure(self, config: CacheConfig, seed: int) -> None:
+        """Build an empty allocator for `config`."""
 
     @abstractmethod
     def submit(self, operation: op.Submit) -> None:

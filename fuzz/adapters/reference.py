@@ -13,7 +13,7 @@ from kvproof.impl.manager import KVCacheManager
 from kvproof.impl.request import Request
 from kvproof.impl.worker.protocol import DiffBuilder, Running
 from kvproof.spec import operations as op
-from kvproof.spec.vocabulary import BlockIds, CacheConfig, Capabilities, GroupRows
+from kvproof.spec.vocabulary import FEATURES, OPERATIONS, BlockIds, CacheConfig, Capabilities, GroupRows
 
 
 class ReferenceAdapter(Adapter):
@@ -28,9 +28,13 @@ class ReferenceAdapter(Adapter):
 
     def __init__(self, level: int = 3) -> None:
         self._level = level
+        operations = OPERATIONS if level >= 3 else tuple(name for name in OPERATIONS if name != "table")
+        self.capabilities = Capabilities(
+            level, policy=True, depth=3, operations=operations, features=FEATURES
+        )
         self.hashes: dict[str, Sequence[bytes]] | None = None
 
-    def configure(self, config: CacheConfig, seed: int) -> Capabilities:
+    def configure(self, config: CacheConfig, seed: int) -> None:
         self._config = config
         self.manager = KVCacheManager(config)
         self._requests: dict[str, Request] = {}
@@ -40,7 +44,6 @@ class ReferenceAdapter(Adapter):
             self.device = Device(config)
             self._worker = ReferenceWorker(config, self.device)
             self._diffs = DiffBuilder()
-        return Capabilities(self._level, policy=True, publish="grant", operations=("table",))
 
     # --- requests -------------------------------------------------------------------------
 

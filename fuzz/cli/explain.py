@@ -64,7 +64,7 @@ def clause_of(code: str) -> Clause:
     if clause := by_upper.get(code.upper()):
         return clause
     wanted = code.upper() if code.upper().startswith("KV-") else f"KV-{code.upper()}"
-    near = [by_upper[each].code for each in difflib.get_close_matches(wanted, by_upper, n=3, cutoff=0.6)]
+    near = [by_upper[each].code for each in difflib.get_close_matches(wanted, by_upper, n=3, cutoff=0.75)]
     near = near or ["'kvproof explain' lists them all"]
     meant = " or ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
     raise BadInput(

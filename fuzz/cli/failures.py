@@ -71,7 +71,7 @@ def finding(case: Case, path: str = "") -> Finding:
         raise HarnessFault(f"a case that failed cannot be replayed: {error}") from error
     if outcome.verdict.violation is None:
         raise HarnessFault(f"a case that broke {case.expected.clause} holds when it is replayed")
-    capabilities = make_adapter(case.target).configure(case.config, case.seed)
+    capabilities = make_adapter(case.target).capabilities
     return finding_of(case, outcome, capabilities, path)
 
 

@@ -84,7 +84,7 @@ def _print(to: Console, row: Replayed, case: Case, outcome: Outcome, single: boo
     for line in row.steps or ():
         to.print(line, soft_wrap=True, markup=False)
     if outcome.verdict.violation is not None and (single or not row.recurs):
-        capabilities = make_adapter(case.target).configure(case.config, case.seed)
+        capabilities = make_adapter(case.target).capabilities
         report(to, finding_of(case, outcome, capabilities, row.case))
         to.print()
     found = verdict(row.result).append(f" {row.clause}" if row.clause else "")

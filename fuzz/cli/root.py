@@ -25,6 +25,10 @@ COMMANDS: Final = {
 """Each command, in the module of its name, with its line in the help."""
 
 
+class Interrupted(Exception):
+    """Ctrl-C."""
+
+
 class Commands(click.Group):
     """Loads a command's module when the command is called; `--help` loads none."""
 
@@ -38,6 +42,13 @@ class Commands(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # click would print an empty line of its own.
+            raise Interrupted from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -61,8 +72,8 @@ class Commands(click.Group):
             # Whoever read our output has gone. Nothing more can be said, and exit must not try.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return 141
-        except (click.Abort, KeyboardInterrupt):
-            click.echo("kvproof: interrupted.", err=True)
+        except (Interrupted, click.Abort, KeyboardInterrupt):
+            click.echo("\n" * sys.stderr.isatty() + "kvproof: interrupted.", err=True)
             return INTERRUPTED
         except Exception as error:
             if is_usage(error):

@@ -70,7 +70,8 @@ def command(trace: str, blocks: int, limit: int | None, as_json: bool) -> int:
     for each in violations:
         to.print(Text(f"✗ {each['message']}"))
     counts = (result.requests, "request"), (result.hit_blocks, "hit block"), (result.evictions, "eviction")
-    to.print(Text(f"{read.name}: {', '.join(plural(*each) for each in counts)} of {plural(blocks, 'block')}"))
+    to.print(Text(f"{read.name}, {plural(blocks, 'block')}"))
+    to.print(Text(f"  {', '.join(plural(*each) for each in counts)}"))
     if known is not None:
         says = f"definition D4 says {plural(known[0], 'hit block')}, {plural(known[1], 'eviction')}"
         to.print(Text(f"  {'but' if differs else 'as'} {says}"))

@@ -13,7 +13,7 @@ from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.choices import Choices
 from kvproof.fuzz.faults import Fault
-from kvproof.fuzz.rules import WEIGHTED, Rule, World, drain, draw_config
+from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
 from kvproof.fuzz.session import Session
 from kvproof.spec import operations as op
 
@@ -46,6 +46,7 @@ def soak(
     *,
     faults: Sequence[Fault] = (),
     compare_policy: bool = True,
+    ignore: frozenset[str] = frozenset(),
     adapter: Callable[[], Adapter] = lambda: make_adapter("reference"),
     progress: Callable[[int], None] | None = None,
 ) -> Result:
@@ -54,12 +55,14 @@ def soak(
     done, digests = 0, []
     while done < operations:
         choices = Choices(stream.word())
-        config = draw_config(choices)
-        session = Session(adapter(), config, compare_policy=compare_policy)
-        world = World(config, session.state, session.capabilities.level >= 3)
+        target = adapter()
+        rules = weighted(target.capabilities)
+        config = draw_config(choices, target.capabilities)
+        session = Session(target, config, compare_policy=compare_policy, ignore=ignore)
+        world = World(config, session.state)
         left = min(EPISODE, operations - done)
         while left > 0 and session.violation is None:
-            left -= max(1, advance(session, world, choices.pick(WEIGHTED), choices))
+            left -= max(1, advance(session, world, choices.pick(rules), choices))
         if session.violation is None:
             advance(session, world, drain, choices)
         if session.violation is None:

@@ -12,7 +12,17 @@ from typing import Any, Final
 import z3
 
 from kvproof.fuzz.cases import Case, Expect
-from kvproof.spec.operations import Admit, Dispatch, Entry, Finish, Operation, Output, Retire, Submit, Tokens
+from kvproof.spec.operations import (
+    Admit,
+    AnyOperation,
+    Dispatch,
+    Entry,
+    Finish,
+    Output,
+    Retire,
+    Submit,
+    Tokens,
+)
 from kvproof.spec.vocabulary import CacheConfig
 
 BLOCK_SIZES: Final = (1, 4, 16)
@@ -27,7 +37,7 @@ class Scenario:
 
     name: str
     config: CacheConfig
-    operations: tuple[Operation, ...]
+    operations: tuple[AnyOperation, ...]
     outcome: str
     """What the last `Admit` comes to: "granted" or "refused"."""
     numbers: dict[str, int] = field(default_factory=dict)
@@ -114,7 +124,7 @@ EXTREMES: Final[dict[str, tuple[Callable[[Template], list[Any]], str]]] = {
 }
 
 
-def _admitted(request: str, step: int, n: int, hit: int = 0, lookahead: int = 0) -> list[Operation]:
+def _admitted(request: str, step: int, n: int, hit: int = 0, lookahead: int = 0) -> list[AnyOperation]:
     """A request is admitted, computed to its end, and gets its next token."""
     retired = Output(request, (_SAMPLED + step,))
     return [
@@ -124,12 +134,12 @@ def _admitted(request: str, step: int, n: int, hit: int = 0, lookahead: int = 0)
     ]
 
 
-def operations(numbers: dict[str, int], block_size: int, outcome: str) -> tuple[Operation, ...]:
+def operations(numbers: dict[str, int], block_size: int, outcome: str) -> tuple[AnyOperation, ...]:
     """The scenario with these numbers."""
     shared, rest = numbers["shared"], numbers["target"] - numbers["shared"]
     prompt: Tokens = ((_TOKENS["producer"], numbers["prompt"]),)
     target: Tokens = ((_TOKENS["producer"], shared), *([(_TOKENS["target"], rest)] if rest else []))
-    made: list[Operation] = [Submit("producer", prompt), *_admitted("producer", 1, numbers["prompt"])]
+    made: list[AnyOperation] = [Submit("producer", prompt), *_admitted("producer", 1, numbers["prompt"])]
     made.append(Submit("filler", ((_TOKENS["filler"], numbers["filler"]),)))
     made += _admitted("filler", 2, numbers["filler"])
     if numbers["finished"]:

@@ -55,9 +55,10 @@ def machine(
 
         @initialize(n=_INTEGERS)
         def configure(self, n: int) -> None:
-            config = draw_config(Choices(n))
-            self.session = Session(adapter(), config, compare_policy=compare_policy)
-            self.world = World(config, self.session.state, self.session.capabilities.level >= 3)
+            target = adapter()
+            config = draw_config(Choices(n), target.capabilities)
+            self.session = Session(target, config, compare_policy=compare_policy)
+            self.world = World(config, self.session.state)
 
         def advance(self, chosen: Rule, n: int) -> None:
             assert self.session is not None
@@ -75,8 +76,9 @@ def machine(
                 self.advance(drain, 0)
             tally.digests.append(op.digest_of([*self.session.operations, self.session.verdict()]))
 
-    for chosen, weight in RULES:
-        for copy in range(weight):
+    capabilities = adapter().capabilities
+    for chosen, weight, need in RULES:
+        for copy in range(weight if not need or capabilities.has(need) else 0):
 
             def step(self: Any, n: int, chosen: Rule = chosen) -> None:
                 self.advance(chosen, n)

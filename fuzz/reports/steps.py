@@ -11,7 +11,7 @@ from kvproof.spec.transitions import Effects, apply
 
 def step_lines(case: Case, records: Sequence[op.Record]) -> tuple[str, ...]:
     """The lines of a history. `step` is the step that will dispatch the grant."""
-    capabilities = make_adapter(case.target).configure(case.config, case.seed)
+    capabilities = make_adapter(case.target).capabilities
     state = State(case.config, capabilities)
     return tuple(line for record in records for line in _lines(state, record))
 

@@ -14,7 +14,8 @@ def draft(moment: Moment) -> Evidence | None:
         if place is None:
             return Evidence("a key of a block that was handed out", f"block {block} never was", block)
         life, _, index = place
-        most = min(life.scheduled, life.known)
+        progress = life.processed if moment.state.capabilities.publish == "retire" else life.scheduled
+        most = min(progress, life.known)
         if (index + 1) * size > most:
             return Evidence(
                 f"keys up to {most} tokens of {life.request}",

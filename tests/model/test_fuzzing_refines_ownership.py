@@ -7,7 +7,7 @@ import pytest
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.choices import Choices
 from kvproof.fuzz.faults import by_id, planted
-from kvproof.fuzz.rules import WEIGHTED, World, draw_config
+from kvproof.fuzz.rules import World, draw_config, weighted
 from kvproof.fuzz.session import Session
 from kvproof.spec import operations as op
 from kvproof.spec.theorems.refinement import NoDecomposition, Snapshot, decompose
@@ -33,14 +33,15 @@ def snapshot(session: Session) -> Snapshot:
 
 def walk(seed: int, rules: int) -> Counter[str]:
     """Run rules, decomposing each operation; which abstract transitions that took."""
-    choices = Choices(seed)
-    config = draw_config(choices)
-    session = Session(ReferenceAdapter(level=2), config)
-    world = World(config, session.state, worker=False)
+    choices, adapter = Choices(seed), ReferenceAdapter(level=2)
+    rules_of = weighted(adapter.capabilities)
+    config = draw_config(choices, adapter.capabilities)
+    session = Session(adapter, config)
+    world = World(config, session.state)
     used: Counter[str] = Counter()
     before = snapshot(session)
     for _ in range(rules):
-        for operation in choices.pick(WEIGHTED)(world, choices):
+        for operation in choices.pick(rules_of)(world, choices):
             for each in (*preempted_first(session.state, operation), operation):
                 session.apply(each)
                 after = snapshot(session)
@@ -73,7 +74,8 @@ def test_a_block_taken_while_a_step_touches_it_does_not_decompose() -> None:
 
 
 def test_looking_is_no_transition() -> None:
-    session = Session(ReferenceAdapter(level=2), draw_config(Choices(1)))
+    adapter = ReferenceAdapter(level=2)
+    session = Session(adapter, draw_config(Choices(1), adapter.capabilities))
     before = snapshot(session)
     session.apply(op.Observe())
     assert decompose(before, snapshot(session)) == []
