@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.faults import Fault, by_id, planted
 from kvproof.fuzz.session import IllegalOperation, Session
+from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
 from kvproof.spec.oracle import Verdict
 from kvproof.spec.vocabulary import CacheConfig, ConfigError
@@ -26,7 +26,7 @@ class CaseError(ValueError):
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The verdict that a replay must reach: `holds`, or `violated` under a clause."""
+    """The verdict that a replay must reach: `holds`, `violated` under a clause, or `errored`."""
 
     result: str = "holds"
     clause: str = ""
@@ -146,17 +146,20 @@ def replay(case: Case, watch: Callable[[Session, op.Record], None] | None = None
         )
         difference = ""
         for i, operation in enumerate(case.operations):
-            if session.violation is not None:
+            if session.over:
                 break
             try:
                 session.apply(operation)
             except IllegalOperation as error:
                 raise CaseError(f"operation {i + 1} is not legal: {error}.") from None
+            if session.errored is not None:
+                break
             if watch is not None:
                 watch(session, records[-1])
             expect = case.expect[i] if case.expect else None
             if expect is not None and not difference and session.capabilities.policy:
                 difference = _difference(session, expect, records[-1], i)
+        session.adapter.close()
         return Outcome(session.verdict(), tuple(records), difference)
 
 
@@ -193,7 +196,7 @@ def of_session(
 ) -> Case:
     """The case that repeats a session's history and expects its verdict."""
     violation = session.violation
-    expected = Expected("violated", violation.code) if violation else Expected()
+    expected = Expected(session.verdict().result, violation.code if violation else "")
     return Case(
         config=session.config,
         operations=tuple(session.operations),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from kvproof.fuzz.adapters.port import Adapter
+from kvproof.fuzz.adapters.port import Adapter, Errored
 from kvproof.fuzz.device import Digests, Place
 from kvproof.spec import operations as op
 from kvproof.spec.content import POISON, Runs
@@ -82,6 +82,7 @@ class Session:
         adapter.configure(config, seed)
         self.oracle = Oracle(config, self.capabilities, compare_policy=compare_policy, ignore=ignore)
         self.operations: list[op.AnyOperation] = []
+        self.errored: Errored | None = None
         self._digests = Digests()
         self._full = full
         self._watch = watch
@@ -98,37 +99,53 @@ class Session:
 
     def verdict(self) -> Verdict:
         """The verdict so far."""
-        return self.oracle.verdict()
+        verdict = self.oracle.verdict()
+        if self.errored is not None and verdict.violation is None:
+            error = f"{self.errored.reason}\n{self.errored.transcript}".rstrip()
+            return msgspec.structs.replace(verdict, result="errored", error=error)
+        return verdict
+
+    @property
+    def over(self) -> bool:
+        """Whether a clause fell or the allocator is gone."""
+        return self.violation is not None or self.errored is not None
 
     def apply(self, operation: op.AnyOperation) -> op.Answer | None:
-        """Do it, preempting first whom the contract demands; none once a clause fell.
+        """Do it, preempting first whom the contract demands; none once the session is over.
 
         Raises `IllegalOperation` before anything happened.
         """
         if isinstance(operation, op.Finish | op.Abort | op.Preempt):
             for first in preempted_first(self.state, operation):
-                if self.violation is None:
+                if not self.over:
                     self._one(first)
-        return None if self.violation is not None else self._one(operation)
+        return None if self.over else self._one(operation)
 
     def run(self, operations: Iterable[op.AnyOperation]) -> Verdict:
         """Apply operations until they end or a clause falls."""
         for operation in operations:
-            if self.violation is not None:
+            if self.over:
                 break
             self.apply(operation)
         return self.verdict()
 
-    def _one(self, operation: op.AnyOperation) -> op.Answer:
+    def _one(self, operation: op.AnyOperation) -> op.Answer | None:
         if reason := reason_against(self.state, operation):
             raise IllegalOperation(reason)
         before = self._touched(operation)
         answer: op.AnyAnswer
         try:
             answer = ask(self.adapter, operation)
+        except Errored as error:
+            self.errored = error
+            return None
         except Exception as error:
             answer = op.Crashed(type(error).__name__, str(error))
-        seen = self._observe(operation, answer, before)
+        try:
+            seen = self._observe(operation, answer, before)
+        except Errored as error:
+            self.errored = error
+            return None
         if self._watch is not None:
             self._watch(op.Record(len(self.operations), operation, answer, seen))
         self.operations.append(operation)

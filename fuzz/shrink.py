@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.faults import planted
 from kvproof.fuzz.session import Session
+from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
 from kvproof.spec.state import State
 from kvproof.spec.transitions import preempted_first, reason_against

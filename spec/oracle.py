@@ -41,13 +41,18 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`holds`, `violated` or `undecided`, after so many records. `exercised` counts judgements per clause."""
+    """`holds`, `violated`, `undecided` or `errored`, after so many records.
+
+    `exercised` counts judgements per clause. `error` says how an allocator that cannot be
+    asked any more went away.
+    """
 
     result: str
     records: int
     violation: Violation | None = None
     exercised: dict[str, int] = {}
     unchecked: tuple[str, ...] = ()
+    error: str = ""
 
 
 class Oracle:

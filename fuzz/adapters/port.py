@@ -14,6 +14,15 @@ from kvproof.spec import operations as op
 from kvproof.spec.vocabulary import BlockIds, CacheConfig, Capabilities
 
 
+class Errored(Exception):
+    """The allocator cannot be asked any more: it died, hung, or broke the protocol. Carries the transcript."""
+
+    def __init__(self, reason: str, transcript: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.transcript = transcript
+
+
 class Adapter(ABC):
     """Drives one allocator. `configure` comes first and starts anew."""
 
@@ -26,6 +35,10 @@ class Adapter(ABC):
     @abstractmethod
     def configure(self, config: CacheConfig, seed: int) -> None:
         """Build an empty allocator for `config`."""
+
+    def close(self) -> None:
+        """Let go of processes and files. Called once, at the end."""
+        return None
 
     @abstractmethod
     def submit(self, operation: op.Submit) -> None:

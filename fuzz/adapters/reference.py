@@ -187,6 +187,11 @@ class ReferenceAdapter(Adapter):
         return found
 
 
+def target(rest: str) -> ReferenceAdapter:
+    """The reference, with its worker."""
+    return ReferenceAdapter()
+
+
 def token_array(tokens: op.Tokens) -> "array[int]":
     """Token ids as 64-bit integers; long runs are not walked one by one."""
     if all(isinstance(item, int) for item in tokens):

@@ -7,13 +7,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from kvproof.fuzz.adapters import make_adapter
     from kvproof.fuzz.adapters.port import Adapter
     from kvproof.fuzz.cases import Case, CaseError, load, replay, save
     from kvproof.fuzz.engines.soak import soak
     from kvproof.fuzz.faults import Fault, planted
     from kvproof.fuzz.session import IllegalOperation, Session
     from kvproof.fuzz.shrink import shrink
+    from kvproof.fuzz.targets import make_adapter
     from kvproof.spec import operations
     from kvproof.spec.oracle import Oracle, Verdict, Violation
     from kvproof.spec.vocabulary import CacheConfig, Capabilities, ConfigError, GroupConfig

@@ -30,10 +30,10 @@ def is_usage(error: Exception) -> bool:
     """Whether an exception says that the input is wrong."""
     if isinstance(error, click.ClickException | BadInput):
         return True
-    from kvproof.fuzz.adapters import TargetError
     from kvproof.fuzz.cases import CaseError
     from kvproof.fuzz.engines.workload import TraceError
     from kvproof.fuzz.faults import FaultError
+    from kvproof.fuzz.targets import TargetError
     from kvproof.spec.vocabulary import ConfigError
 
     return isinstance(error, CaseError | FaultError | TargetError | TraceError | ConfigError)

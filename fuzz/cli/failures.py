@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.cli.console import live
 from kvproof.fuzz.cli.errors import BadInput, HarnessFault
 from kvproof.fuzz.cli.files import check_folder
 from kvproof.fuzz.reports.terminal import Finding, finding_of, report
 from kvproof.fuzz.reports.wording import plural
+from kvproof.fuzz.targets import make_adapter
 
 FOLDER: Final = Path("kvproof-failures")
 """Where failing cases go unless told otherwise."""

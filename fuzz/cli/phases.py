@@ -8,15 +8,15 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.cli import bundled, smoke
 from kvproof.fuzz.cli.errors import HarnessFault
 from kvproof.fuzz.cli.profiles import Profile
-from kvproof.fuzz.reports.junit import Tested
+from kvproof.fuzz.reports.junit import Checked
 from kvproof.fuzz.reports.terminal import one_line
 from kvproof.fuzz.reports.wording import plural
+from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
 from kvproof.spec.oracle import BY_CODE, Verdict
 from kvproof.spec.properties import REFINEMENT
@@ -34,7 +34,7 @@ class Phase(msgspec.Struct, frozen=True):
     """
 
     count: str
-    tests: tuple[Tested, ...]
+    tests: tuple[Checked, ...]
     exercised: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     failing: tuple[Case, ...] = ()
@@ -69,7 +69,7 @@ def run_smoke(profile: Profile, seed: int, progress: Progress) -> Phase:
     )
     word = "violated" if message else verdict.result
     clause = violation.code if violation else ""
-    declared = Tested("smoke", "adapter", word, time.perf_counter() - start, clause, message)
+    declared = Checked("smoke", "adapter", word, time.perf_counter() - start, clause, message)
     progress("canary")
     fault = smoke.canary()
     if fault is None:
@@ -77,7 +77,7 @@ def run_smoke(profile: Profile, seed: int, progress: Progress) -> Phase:
     start = time.perf_counter()
     seen, operations = smoke.sees(fault, seed)
     blind = "" if seen else f"The harness is blind: it misses the planted fault {fault.id}."
-    canary = Tested(
+    canary = Checked(
         "smoke", "canary", "holds" if seen else "blind", time.perf_counter() - start, fault.clause, blind
     )
     count = f"level {capabilities.level}, found in {operations}" if seen else "blind"
@@ -95,7 +95,7 @@ def run_cases(profile: Profile, seed: int, progress: Progress) -> Phase:
 
 
 def _replay(chosen: dict[str, Case], group: str, thing: str, progress: Progress) -> Phase:
-    tests: list[Tested] = []
+    tests: list[Checked] = []
     judged: dict[str, None] = {}
     unchecked: dict[str, None] = {}
     operations = 0
@@ -109,7 +109,7 @@ def _replay(chosen: dict[str, Case], group: str, thing: str, progress: Progress)
             message = f"expected {case.expected.result} {case.expected.clause}".rstrip() + f", found: {found}"
         clause = violation.code if violation and message else ""
         word = "violated" if message else "holds"
-        tests.append(Tested(group, name, word, time.perf_counter() - start, clause, message))
+        tests.append(Checked(group, name, word, time.perf_counter() - start, clause, message))
         judged |= dict.fromkeys(exercised(outcome.verdict, case.compare_policy))
         unchecked |= dict.fromkeys(outcome.verdict.unchecked)
         progress(f"{number} of {len(chosen)}")
@@ -127,7 +127,7 @@ def run_proofs(profile: Profile, seed: int, progress: Progress) -> Phase:
     words = {"proved": "holds", "refuted": "violated", "skipped": "skipped"}
     rows = prove(lambda row: progress(row.property), crosshair=profile.crosshair)
     tests = tuple(
-        Tested(
+        Checked(
             "proofs",
             row.property,
             words.get(str(row.verdict), "undecided"),
@@ -170,7 +170,7 @@ def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
     from kvproof.fuzz.engines.stateful import stateful
 
     tally: Counter[str] = Counter()
-    tests: list[Tested] = []
+    tests: list[Checked] = []
     failing: list[Case] = []
     total = 0
     for name, engine, operations in (
@@ -191,7 +191,7 @@ def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
             message = f"{clause}: {BY_CODE[clause].sentence}"
             failing.append(result.case)
         word = "violated" if result.case else "holds" if result.operations else "undecided"
-        tests.append(Tested("fuzz", name, word, time.perf_counter() - start, clause, message))
+        tests.append(Checked("fuzz", name, word, time.perf_counter() - start, clause, message))
     judged = tuple(
         clause.code
         for clause in BY_CODE.values()
@@ -209,7 +209,7 @@ def run_workload(profile: Profile, seed: int, progress: Progress) -> Phase:
 
     trace = workload.read_trace(workload.bundled())
     expected = workload.expected(trace)
-    tests: list[Tested] = []
+    tests: list[Checked] = []
     requests = 0
     for blocks in profile.capacities or tuple(sorted(expected)):
         if blocks not in expected:
@@ -232,7 +232,7 @@ def run_workload(profile: Profile, seed: int, progress: Progress) -> Phase:
             )
         word = "violated" if message else "holds" if result.requests else "undecided"
         tests.append(
-            Tested("workload", f"{blocks} blocks", word, time.perf_counter() - start, clause, message)
+            Checked("workload", f"{blocks} blocks", word, time.perf_counter() - start, clause, message)
         )
     return Phase(plural(requests, "request"), tuple(tests))
 
@@ -242,7 +242,7 @@ def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
     from kvproof.fuzz.cli.faults import run, select
     from kvproof.fuzz.faults import seeded
 
-    tests: list[Tested] = []
+    tests: list[Checked] = []
     chosen = select(seeded(), ())
     for fault in chosen:
         progress(fault.id)
@@ -252,7 +252,7 @@ def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
             "" if row.killed else f"The harness misses this fault: killed {row.word}, expected {row.clause}."
         )
         word = "holds" if row.killed else "blind"
-        tests.append(Tested("faults", fault.id, word, time.perf_counter() - start, row.clause, message))
+        tests.append(Checked("faults", fault.id, word, time.perf_counter() - start, row.clause, message))
     killed = sum(test.verdict == "holds" for test in tests)
     return Phase(f"{killed} of {len(tests)} killed", tuple(tests))
 

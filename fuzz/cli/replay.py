@@ -7,13 +7,13 @@ import msgspec
 from rich.console import Console
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.cases import Case, CaseError, Outcome
 from kvproof.fuzz.cli.console import console, print_json, verdict
 from kvproof.fuzz.cli.errors import HOLDS, VIOLATED
 from kvproof.fuzz.reports.steps import step_lines
 from kvproof.fuzz.reports.terminal import finding_of, report
 from kvproof.fuzz.reports.wording import plural
+from kvproof.fuzz.targets import make_adapter
 
 
 class Replayed(msgspec.Struct, frozen=True):

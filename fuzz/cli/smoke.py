@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.engines.soak import soak
 from kvproof.fuzz.faults import Fault, planted, seeded
 from kvproof.fuzz.session import Session
+from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
 from kvproof.spec.oracle import Verdict
 from kvproof.spec.vocabulary import CacheConfig, Capabilities

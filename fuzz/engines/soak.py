@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.choices import Choices
 from kvproof.fuzz.faults import Fault
 from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
 from kvproof.fuzz.session import Session
+from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
 
 EPISODE = 300
@@ -35,7 +35,7 @@ def advance(session: Session, world: World, rule: Rule, choices: Choices) -> int
     before = len(session.operations)
     for operation in rule(world, choices):
         session.apply(operation)
-        if session.violation is not None:
+        if session.over:
             break
     return len(session.operations) - before
 
@@ -61,17 +61,17 @@ def soak(
         session = Session(target, config, compare_policy=compare_policy, ignore=ignore)
         world = World(config, session.state)
         left = min(EPISODE, operations - done)
-        while left > 0 and session.violation is None:
+        while left > 0 and not session.over:
             left -= max(1, advance(session, world, choices.pick(rules), choices))
-        if session.violation is None:
+        if not session.over:
             advance(session, world, drain, choices)
-        if session.violation is None:
-            session.apply(op.Observe())
+        session.apply(op.Observe())
         done += len(session.operations)
         digests.append(op.digest_of([*session.operations, session.verdict()]))
         if progress is not None:
             progress(done)
-        if session.violation is not None:
+        target.close()
+        if session.over:
             case = cases.of_session(session, f"soak, seed {seed}", faults, compare_policy=compare_policy)
             return Result(done, case, op.digest_text(digests))
     return Result(done, None, op.digest_text(digests))

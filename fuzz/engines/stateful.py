@@ -12,20 +12,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.choices import Choices
 from kvproof.fuzz.engines.soak import Result, advance
 from kvproof.fuzz.faults import Fault
 from kvproof.fuzz.rules import RULES, Rule, World, drain, draw_config
 from kvproof.fuzz.session import Session
+from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
+
+EXAMPLES = 100
+"""Examples to a batch. Hypothesis begins each with its simplest one, which does next to nothing."""
 
 _INTEGERS = st.integers(0, 2**64 - 1)
 
 
 class Found(AssertionError):
-    """A clause fell; the machine has the session."""
+    """The session is over; the tally has it."""
 
 
 class Tally:
@@ -65,15 +68,16 @@ def machine(
             if tally.operations >= tally.limit:
                 return
             tally.add(advance(self.session, self.world, chosen, Choices(n)))
-            if self.session.violation is not None:
+            if self.session.over:
                 tally.session = self.session
-                raise Found(self.session.violation.code)
+                raise Found
 
         def teardown(self) -> None:
             if self.session is None:
                 return
-            if self.session.violation is None:
+            if not self.session.over:
                 self.advance(drain, 0)
+            self.session.adapter.close()
             tally.digests.append(op.digest_of([*self.session.operations, self.session.verdict()]))
 
     capabilities = adapter().capabilities
@@ -103,7 +107,7 @@ def stateful(
     batch = 0
     while tally.operations < operations and tally.session is None:
         options = settings(
-            max_examples=max(1, min(200, (operations - tally.operations) // steps + 1)),
+            max_examples=EXAMPLES,
             stateful_step_count=steps,
             deadline=None,
             database=None,
@@ -112,11 +116,13 @@ def stateful(
             suppress_health_check=list(HealthCheck),
             print_blob=False,
         )
+        before = tally.operations
         kind = seed(f"{seed_}/{batch}")(machine(tally, compare_policy, adapter))
         try:
             run_state_machine_as_test(kind, settings=options)
         except Found:
             break
+        assert tally.operations > before, "a batch of examples judges something"
         batch += 1
     digest = op.digest_text(tally.digests)
     if tally.session is None:

@@ -7,7 +7,7 @@ import msgspec
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 
-class Tested(msgspec.Struct, frozen=True):
+class Checked(msgspec.Struct, frozen=True):
     """One thing that was checked. `verdict`: holds, violated, undecided, skipped, or blind.
 
     `clause` and `message` say what fell, `report` is the whole story.
@@ -22,7 +22,7 @@ class Tested(msgspec.Struct, frozen=True):
     report: str = ""
 
 
-def junit(tests: Sequence[Tested], name: str = "kvproof check") -> bytes:
+def junit(tests: Sequence[Checked], name: str = "kvproof check") -> bytes:
     """The XML of a run. An empty run is an error: it would look like a success."""
     if not tests:
         raise ValueError("a report needs at least one test.")
@@ -43,7 +43,7 @@ def junit(tests: Sequence[Tested], name: str = "kvproof check") -> bytes:
     return stream.getvalue()
 
 
-def _result(test: Tested) -> Failure | Error | Skipped | None:
+def _result(test: Checked) -> Failure | Error | Skipped | None:
     message = _legal(test.message)
     match test.verdict:
         case "holds":

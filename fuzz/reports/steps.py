@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from kvproof.fuzz.adapters import make_adapter
 from kvproof.fuzz.cases import Case
+from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
 from kvproof.spec.state import State
 from kvproof.spec.transitions import Effects, apply

@@ -226,23 +226,27 @@ def _named(text: str, chronicle: Chronicle) -> str:
 
 def _resolved(text: str, names: dict[int, str]) -> str:
     def name(match: re.Match[str]) -> str:
-        return names.get(int(match.group(1), 16), f"the content of nobody's claim ({match.group(1)})")
+        digest = match.group(1)
+        return "the content of " + names.get(int(digest, 16), f"a claim that nobody has ({digest})")
 
     return re.sub(r"claim digest ([0-9a-f]{16})", name, text)
 
 
 def _bytes(lines: Facts, memory: Sequence[op.Mismatch], names: dict[int, str]) -> None:
     """What the words in memory say, place by place."""
-    for wrong in memory[:WORDS_SHOWN]:
-        expected = names.get(wrong.expected, f"claim {wrong.expected:016x}")
-        found = "not the words of one writer"
-        if wrong.found is not None:
-            found = "the words of " + names.get(wrong.found, f"nobody's claim ({wrong.found:016x})")
-        place = f"block {wrong.block} offset {wrong.offset} layer {wrong.layer}"
-        count = wording.plural(wrong.words, "wrong word")
-        lines.add("bytes", f"{place}: {found}, not of {expected} ({count})")
-    if len(memory) > WORDS_SHOWN:
-        lines.add("", f"and {wording.plural(len(memory) - WORDS_SHOWN, 'wrong place')} more")
+    places: dict[tuple[int, int, int, int | None], list[op.Mismatch]] = {}
+    for wrong in memory:
+        places.setdefault((wrong.block, wrong.offset, wrong.expected, wrong.found), []).append(wrong)
+    for (block, offset, expected, found), wrongs in list(places.items())[:WORDS_SHOWN]:
+        writer = "not the words of one writer"
+        if found is not None:
+            writer = "the words of " + names.get(found, f"a claim that nobody has ({found:016x})")
+        layers = ("layer " if len(wrongs) == 1 else "layers ") + wording.ids(each.layer for each in wrongs)
+        wanted = names.get(expected, f"claim {expected:016x}")
+        count = wording.plural(sum(each.words for each in wrongs), "wrong word")
+        lines.add("bytes", f"block {block} offset {offset}, {layers}: {writer}, not of {wanted} ({count})")
+    if len(places) > WORDS_SHOWN:
+        lines.add("", f"and {wording.plural(len(places) - WORDS_SHOWN, 'wrong place')} more")
 
 
 def _tail(console: Console, finding: Finding) -> None:

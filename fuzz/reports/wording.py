@@ -42,15 +42,16 @@ def rows(groups: Sequence[Sequence[int]]) -> str:
 
 
 def tokens(items: op.Tokens) -> str:
-    """The first few token ids, runs as `100…131`."""
-    parts = [
-        str(item)
-        if isinstance(item, int)
-        else f"{item[0]}…{item[0] + item[1] - 1}"
-        if item[1] > 1
-        else str(item[0])
-        for item in items
-    ]
+    """The first few token ids, long runs as `100…131`."""
+    runs: list[list[int]] = []
+    for start, count in op.runs_of(items):
+        if runs and runs[-1][1] == start:
+            runs[-1][1] += count
+        else:
+            runs.append([start, start + count])
+    parts: list[str] = []
+    for start, stop in runs:
+        parts += [f"{start}…{stop - 1}"] if stop - start > 4 else map(str, range(start, stop))
     shown = parts[:_TOKENS_SHOWN]
     return " ".join(shown) + (" …" if len(parts) > len(shown) else "")
 
