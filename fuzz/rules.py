@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from kvproof.fuzz.choices import Choices
 from kvproof.spec import operations as op
 from kvproof.spec.state import Life, State
@@ -105,10 +107,32 @@ def _prompt(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras]:
         tokens = (*tokens[:length], *rest[len(tokens) : length])
         if c.chance(20):
             extras = _extras(world, c, len(tokens))
+        elif c.chance(35):
+            extras = _twisted(c, extras, len(tokens))
     else:
         tokens = tuple(_base(c.below(3), length, world.config.block_size))
         extras = _extras(world, c, length)
     return tokens, extras
+
+
+def _twisted(c: Choices, extras: op.Extras, length: int) -> op.Extras:
+    """The same extras but for one detail: a length, an offset, an identity, a content."""
+    if extras.embeddings:
+        first, *rest = extras.embeddings
+        return replace(extras, embeddings=(replace(first, content=1 - first.content), *rest))
+    if len(extras.items) == 1:
+        (item,) = extras.items
+        match c.below(3):
+            case 0:
+                item = replace(item, length=item.length + (1 if item.offset + item.length < length else -1))
+            case 1:
+                item = replace(item, offset=max(0, item.offset - 1))
+            case _:
+                item = replace(item, id=item.id + _SAME)
+        return replace(extras, items=(item,) if item.length else ())
+    if extras.adapter is not None:
+        return replace(extras, adapter=replace(extras.adapter, id=1 - extras.adapter.id))
+    return extras
 
 
 def _last_special(extras: op.Extras) -> int:

@@ -37,7 +37,6 @@ class Keys:
     key_of: dict[int, bytes] = field(default_factory=dict)
     announced: set[tuple[int, bytes]] = field(default_factory=set)
     """Keys hittable by the events alone."""
-    ever: set[tuple[int, bytes]] = field(default_factory=set)
 
 
 @dataclass(slots=True)

@@ -154,9 +154,7 @@ class Oracle:
     def _replay(self, event: op.AnyEvent) -> None:
         match event:
             case op.Stored():
-                names = [(event.group, key) for key in event.keys]
-                self.keys.announced.update(names)
-                self.keys.ever.update(names)
+                self.keys.announced.update((event.group, key) for key in event.keys)
             case op.Removed():
                 self.keys.announced.discard((event.group, event.key))
             case op.Cleared():

@@ -15,7 +15,7 @@ from kvproof.spec.vocabulary import BlockIds, CacheConfig, Capabilities
 
 
 class Errored(Exception):
-    """The allocator cannot be asked any more: it died, hung, or broke the protocol. Carries the transcript."""
+    """The allocator cannot be asked any more: it died, hung, or broke the protocol. Has the transcript."""
 
     def __init__(self, reason: str, transcript: str = "") -> None:
         super().__init__(reason)

@@ -20,21 +20,27 @@ def replay(moment: Moment) -> Evidence | None:
 
 @clause("KV-P-chain", 2)
 def chain(moment: Moment) -> Evidence | None:
-    """A stored event names the tokens of its keys and a parent that was announced before it."""
-    size = moment.state.config.block_size
+    """A stored event names the tokens of its keys and the key of the prefix before them as parent."""
+    size, claims, keys = moment.state.config.block_size, moment.state.claims, moment.keys
     for event in moment.seen.events if moment.seen else ():
         if not isinstance(event, op.Stored):
             continue
-        if event.parent is not None and (event.group, event.parent) not in moment.keys.ever:
-            return Evidence("an announced parent", f"key {event.parent.hex()[:8]}, never announced")
         if event.block_size != size or len(event.tokens) != size * len(event.keys):
             return Evidence(
                 f"{size} tokens for each of {len(event.keys)} keys", f"{len(event.tokens)} tokens"
             )
-        claim = moment.keys.claim_of.get((event.group, event.keys[-1]))
+        claim = keys.claim_of.get((event.group, event.keys[-1]))
         if claim is None:
             continue
-        wanted = moment.state.claims.tokens_back(claim, len(event.tokens))
+        wanted = claims.tokens_back(claim, len(event.tokens))
         if list(event.tokens) != wanted:
             return Evidence(f"tokens {wanted}", f"tokens {list(event.tokens)}")
+        before, _, _ = claims.origin(claims.back(claim, len(event.tokens))[0][0])
+        parent = keys.key_of.get(before)
+        if event.parent != parent:
+            return Evidence(f"parent {_short(parent)}", f"parent {_short(event.parent)}")
     return None
+
+
+def _short(key: bytes | None) -> str:
+    return "none" if key is None else key.hex()[:8]
