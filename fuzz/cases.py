@@ -48,7 +48,10 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A configuration, operations and the expected verdict. `faults` are ids, or faults in full."""
+    """A configuration, operations and the expected verdict. `faults` are ids, or faults in full.
+
+    Clauses in `ignore` are not judged, to see behind a known fault of the target.
+    """
 
     config: CacheConfig
     operations: tuple[op.AnyOperation, ...]
@@ -58,6 +61,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     seed: int = 0
     faults: tuple[str | Fault, ...] = ()
     compare_policy: bool = True
+    ignore: tuple[str, ...] = ()
     expected: Expected = Expected()
     expect: tuple[Expect | None, ...] = ()
 
@@ -142,6 +146,7 @@ def replay(case: Case, watch: Callable[[Session, op.Record], None] | None = None
             case.config,
             seed=case.seed,
             compare_policy=case.compare_policy,
+            ignore=frozenset(case.ignore),
             watch=records.append,
         )
         difference = ""
@@ -204,5 +209,6 @@ def of_session(
         target=session.adapter.name,
         faults=tuple(faults),
         compare_policy=compare_policy,
+        ignore=tuple(sorted(session.oracle.ignore)),
         expected=expected,
     )

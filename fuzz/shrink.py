@@ -72,15 +72,18 @@ class Shrinker:
     def __init__(self, case: Case, progress: Callable[[int], None] | None) -> None:
         self.case = case
         self._progress = progress
+        self._adapter = make_adapter(case.target)
 
     def attempt(self, config: CacheConfig, operations: Operations) -> bool:
         """Whether these still bring down the clause, with no more operations; if so they are the case."""
-        session = Session(make_adapter(self.case.target), config, compare_policy=self.case.compare_policy)
+        session = Session(
+            self._adapter, config, compare_policy=self.case.compare_policy, ignore=frozenset(self.case.ignore)
+        )
         for operation in operations:
             fit = fitted(session.state, operation)
             if fit is not None:
                 session.apply(fit)
-            if session.violation is not None:
+            if session.over:
                 break
         if session.violation is None or session.violation.code != self.case.expected.clause:
             return False
@@ -90,6 +93,10 @@ class Shrinker:
         if self._progress is not None:
             self._progress(len(self.case.operations))
         return True
+
+    def close(self) -> None:
+        """Let the allocator go."""
+        self._adapter.close()
 
     def run(self) -> None:
         """Shrink until nothing helps any more."""

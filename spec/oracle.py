@@ -67,6 +67,7 @@ class Oracle:
         ignore: frozenset[str] = frozenset(),
     ) -> None:
         self.state = State(config, capabilities)
+        self.ignore = ignore
         self.keys = Keys()
         self.policy = Policy.of(self.state) if compare_policy and capabilities.policy else None
         self.violation: Violation | None = None

@@ -4,6 +4,7 @@ Each episode draws a configuration, runs some hundred operations and drains to q
 Only operations are kept, so memory stays flat however long it runs.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,11 +24,12 @@ EPISODE = 300
 
 @dataclass(slots=True)
 class Result:
-    """What a fuzz run found: operations judged, and the case of the first violation."""
+    """What a fuzz run found: operations judged, how often per clause, and the case of the first violation."""
 
     operations: int
     case: Case | None
     digest: str
+    exercised: Counter[str]
 
 
 def advance(session: Session, world: World, rule: Rule, choices: Choices) -> int:
@@ -49,14 +51,17 @@ def soak(
     ignore: frozenset[str] = frozenset(),
     adapter: Callable[[], Adapter] = lambda: make_adapter("reference"),
     progress: Callable[[int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Result:
-    """Run at least `operations` operations, or until a clause falls. The caller plants the faults."""
-    stream = Choices(seed)
-    done, digests = 0, []
-    while done < operations:
+    """Run at least `operations` operations, or until a clause falls, or `stop` says so between episodes.
+
+    The caller plants the faults.
+    """
+    stream, target = Choices(seed), adapter()
+    rules = weighted(target.capabilities)
+    done, digests, exercised = 0, [], Counter[str]()
+    while done < operations and not (stop is not None and stop()):
         choices = Choices(stream.word())
-        target = adapter()
-        rules = weighted(target.capabilities)
         config = draw_config(choices, target.capabilities)
         session = Session(target, config, compare_policy=compare_policy, ignore=ignore)
         world = World(config, session.state)
@@ -67,11 +72,14 @@ def soak(
             advance(session, world, drain, choices)
         session.apply(op.Observe())
         done += len(session.operations)
-        digests.append(op.digest_of([*session.operations, session.verdict()]))
+        verdict = session.verdict()
+        digests.append(op.digest_of([*session.operations, verdict]))
+        exercised.update(verdict.exercised)
         if progress is not None:
             progress(done)
-        target.close()
         if session.over:
+            target.close()
             case = cases.of_session(session, f"soak, seed {seed}", faults, compare_policy=compare_policy)
-            return Result(done, case, op.digest_text(digests))
-    return Result(done, None, op.digest_text(digests))
+            return Result(done, case, op.digest_text(digests), exercised)
+    target.close()
+    return Result(done, None, op.digest_text(digests), exercised)

@@ -4,6 +4,7 @@ Hypothesis draws one integer per rule and mutates what it drew; its own shrinkin
 used, since shrinking by operations is faster and ends smaller.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ class Tally:
         self.operations = 0
         self.session: Session | None = None
         self.digests: list[str] = []
+        self.exercised: Counter[str] = Counter()
         self._progress = progress
 
     def add(self, count: int) -> None:
@@ -48,9 +50,7 @@ class Tally:
             self._progress(self.operations)
 
 
-def machine(
-    tally: Tally, compare_policy: bool, adapter: Callable[[], Adapter]
-) -> type[RuleBasedStateMachine]:
+def machine(tally: Tally, compare_policy: bool, target: Adapter) -> type[RuleBasedStateMachine]:
     """The state machine class: one Hypothesis rule per entry and weight of the table."""
 
     class Machine(RuleBasedStateMachine):
@@ -58,7 +58,6 @@ def machine(
 
         @initialize(n=_INTEGERS)
         def configure(self, n: int) -> None:
-            target = adapter()
             config = draw_config(Choices(n), target.capabilities)
             self.session = Session(target, config, compare_policy=compare_policy)
             self.world = World(config, self.session.state)
@@ -77,10 +76,11 @@ def machine(
                 return
             if not self.session.over:
                 self.advance(drain, 0)
-            self.session.adapter.close()
-            tally.digests.append(op.digest_of([*self.session.operations, self.session.verdict()]))
+            verdict = self.session.verdict()
+            tally.digests.append(op.digest_of([*self.session.operations, verdict]))
+            tally.exercised.update(verdict.exercised)
 
-    capabilities = adapter().capabilities
+    capabilities = target.capabilities
     for chosen, weight, need in RULES:
         for copy in range(weight if not need or capabilities.has(need) else 0):
 
@@ -103,7 +103,7 @@ def stateful(
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Run examples until `operations` operations were judged or a clause falls."""
-    tally = Tally(operations, progress)
+    tally, target = Tally(operations, progress), adapter()
     batch = 0
     while tally.operations < operations and tally.session is None:
         options = settings(
@@ -117,15 +117,16 @@ def stateful(
             print_blob=False,
         )
         before = tally.operations
-        kind = seed(f"{seed_}/{batch}")(machine(tally, compare_policy, adapter))
+        kind = seed(f"{seed_}/{batch}")(machine(tally, compare_policy, target))
         try:
             run_state_machine_as_test(kind, settings=options)
         except Found:
             break
         assert tally.operations > before, "a batch of examples judges something"
         batch += 1
+    target.close()
     digest = op.digest_text(tally.digests)
     if tally.session is None:
-        return Result(tally.operations, None, digest)
+        return Result(tally.operations, None, digest, tally.exercised)
     case = cases.of_session(tally.session, f"Hypothesis, seed {seed_}", faults, compare_policy=compare_policy)
-    return Result(tally.operations, case, digest)
+    return Result(tally.operations, case, digest, tally.exercised)
