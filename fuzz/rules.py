@@ -345,7 +345,7 @@ def fill(world: World, c: Choices) -> Iterator[op.AnyOperation]:
         world.fresh += length + 1
         yield op.Submit(names[0], ((world.fresh, length),))
         yield op.Admit(names[0], length)
-        if c.chance(50):
+        if c.chance(50) or not world.can("discards"):
             yield from step(world, c)
         yield op.Finish(names[0])
 

@@ -79,10 +79,13 @@ class Session:
         self.adapter = adapter
         self.config = config.validate()
         self.capabilities = adapter.capabilities
-        adapter.configure(config, seed)
+        self.errored: Errored | None = None
+        try:
+            adapter.configure(config, seed)
+        except Errored as error:
+            self.errored = error
         self.oracle = Oracle(config, self.capabilities, compare_policy=compare_policy, ignore=ignore)
         self.operations: list[op.AnyOperation] = []
-        self.errored: Errored | None = None
         self._digests = Digests()
         self._full = full
         self._watch = watch
@@ -137,6 +140,8 @@ class Session:
         try:
             answer = ask(self.adapter, operation)
         except Errored as error:
+            # Kept, so that a case of this session ends with the operation that was not answered.
+            self.operations.append(operation)
             self.errored = error
             return None
         except Exception as error:
@@ -144,6 +149,7 @@ class Session:
         try:
             seen = self._observe(operation, answer, before)
         except Errored as error:
+            self.operations.append(operation)
             self.errored = error
             return None
         if self._watch is not None:

@@ -286,9 +286,11 @@ class Dispatched(Answer, frozen=True):
 
 class Retired(Answer, frozen=True):
     """Answer of retire. `device` are the rows that the kernels really read, with the slots that they
-    wrote, in batch order, padding last (L3)."""
+    wrote, in batch order, padding last (L3). `swapped` are the whole rows of living requests in
+    which a block was replaced by one of equal content (capability `swap`)."""
 
     device: tuple[WorkerRow, ...] | None = None
+    swapped: dict[str, GroupRows] | None = None
 
 
 class Crashed(Answer, frozen=True):

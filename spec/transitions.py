@@ -12,7 +12,7 @@ from typing import Any
 from kvproof.spec import operations as op
 from kvproof.spec.content import LOST, PENDING, POISON, Runs, overwrite
 from kvproof.spec.state import Grant, Life, Request, State, Step, StepEntry, Write
-from kvproof.spec.vocabulary import OPERATIONS
+from kvproof.spec.vocabulary import OPERATIONS, GroupRows
 
 Place = tuple[int, int, int]
 """`(block, group, logical index)`."""
@@ -31,6 +31,8 @@ class Effects:
     retired: Step | None = None
     ended: bool = False
     released: list[int] = field(default_factory=list)
+    swapped: list[tuple[Life, int, int, int]] = field(default_factory=list)
+    """Places `(life, group, logical index)` whose block was replaced, and the block before."""
 
 
 # --- requires ---------------------------------------------------------------------------
@@ -83,6 +85,8 @@ def _submit(state: State, operation: op.Submit) -> str | None:
         return "a request needs an id"
     if known is not None and not known.gone:
         return f"request id {operation.request} is in use"
+    if lacking := _lacking(state, operation):
+        return f"the allocator has no {lacking}"
     count = op.count_of(operation.tokens)
     limit = min(operation.options.max_len or state.config.max_len, state.config.max_len)
     if not 1 <= count <= limit:
@@ -104,24 +108,57 @@ def _submit(state: State, operation: op.Submit) -> str | None:
     return None
 
 
-def _admit(state: State, operation: op.Admit) -> str | None:
+def _lacking(state: State, submit: op.Submit) -> str | None:
+    """The feature that a request needs and the allocator lacks."""
+    extras = submit.extras
+    needed = {
+        "adapters": extras.adapter is not None,
+        "salts": bool(extras.salt),
+        "items": bool(extras.items),
+        "embeddings": bool(extras.embeddings),
+        "opt_out": not submit.options.read_cache,
+    }
+    return next((name for name, used in needed.items() if used and not state.capabilities.has(name)), None)
+
+
+def _asks_wrongly(state: State, operation: op.Admit | op.Extend) -> str | None:
+    """Why no allocator, or not this one, can be asked for such a grant."""
     if operation.n < 1 or operation.lookahead < 0:
         return "a grant needs n ≥ 1 and lookahead ≥ 0"
+    if operation.lookahead and not state.capabilities.has("lookahead"):
+        return "the allocator has no lookahead"
+    return None
+
+
+def _is_chunk(state: State, operation: op.Admit | op.Extend, left: int) -> str | None:
+    """Why a grant of a part of the `left` tokens can't be asked for."""
+    if operation.n >= left or state.capabilities.has("chunks"):
+        return None
+    return f"the allocator grants the {left} tokens of {operation.request} at once, not {operation.n}"
+
+
+def _admit(state: State, operation: op.Admit) -> str | None:
+    if reason := _asks_wrongly(state, operation):
+        return reason
     if len(state.living()) >= state.config.max_requests:
         return f"{state.config.max_requests} requests are admitted already"
-    return _needs_waiting(state, operation.request)
+    if reason := _needs_waiting(state, operation.request):
+        return reason
+    return _is_chunk(state, operation, state.requests[operation.request].paths[0].length)
 
 
 def _extend(state: State, operation: op.Extend) -> str | None:
-    if operation.n < 1 or operation.lookahead < 0:
-        return "a grant needs n ≥ 1 and lookahead ≥ 0"
+    if reason := _asks_wrongly(state, operation):
+        return reason
     if reason := _needs_living(state, operation.request):
         return reason
     life = state.requests[operation.request].life
     assert life is not None
     if life.grant is not None:
         return f"request {operation.request} has an undispatched grant"
-    return None if life.cap > life.scheduled else f"request {operation.request} has no token to compute"
+    if life.cap <= life.scheduled:
+        return f"request {operation.request} has no token to compute"
+    return _is_chunk(state, operation, life.cap - life.scheduled)
 
 
 def _dispatch(state: State, operation: op.Dispatch) -> str | None:
@@ -328,7 +365,7 @@ def _promise(state: State, life: Life, step: int, committed: int, stop: int) -> 
         state.writes.setdefault(write.block, []).append(write)
 
 
-def _do_retire(state: State, operation: op.Retire, answer: op.Answer, effects: Effects) -> None:
+def _do_retire(state: State, operation: op.Retire, answer: op.Retired, effects: Effects) -> None:
     step = state.steps.pop(0)
     effects.retired = step
     for entry in step.entries:
@@ -343,6 +380,21 @@ def _do_retire(state: State, operation: op.Retire, answer: op.Answer, effects: E
     for life in [life for life in state.deferred if life.fence <= step.number]:
         state.deferred.remove(life)
         _release(state, life, effects)
+    for name, rows in (answer.swapped or {}).items():
+        request = state.requests.get(name)
+        if request is not None and request.life is not None:
+            _swap(state, request.life, rows, effects)
+
+
+def _swap(state: State, life: Life, rows: GroupRows, effects: Effects) -> None:
+    """A life holds other blocks than before at some places of its rows."""
+    for group, (old, new) in enumerate(zip(life.rows, rows, strict=True)):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            if before != after:
+                old[index] = after
+                state.holders.setdefault(after, set()).add(life.number)
+                effects.swapped.append((life, group, index, before))
+                _let_go(state, life, before, effects)
 
 
 def _execute(state: State, entry: StepEntry, number: int) -> None:
@@ -416,13 +468,17 @@ def _release(state: State, life: Life, effects: Effects) -> None:
     state.lives.pop(life.number, None)
     for row in life.rows:
         for block in row:
-            holders = state.holders.get(block)
-            if holders is None:
-                continue
-            holders.discard(life.number)
-            if not holders:
-                del state.holders[block]
-                effects.released.append(block)
+            _let_go(state, life, block, effects)
+
+
+def _let_go(state: State, life: Life, block: int, effects: Effects) -> None:
+    holders = state.holders.get(block)
+    if holders is None:
+        return
+    holders.discard(life.number)
+    if not holders:
+        del state.holders[block]
+        effects.released.append(block)
 
 
 _EFFECTS: dict[type[op.Operation], Callable[[State, Any, Any, Effects], None]] = {

@@ -17,6 +17,7 @@ STYLES = {
     "violated": "bold red",
     "refuted": "bold red",
     "blind": "bold red",
+    "errored": "bold red",
     "undecided": "yellow",
     "skipped": "dim",
 }

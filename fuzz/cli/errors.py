@@ -14,8 +14,14 @@ USAGE: Final = 3
 HARNESS_FAULT: Final = 4
 INTERRUPTED: Final = 130
 
-CODES: Final = {"holds": HOLDS, "violated": VIOLATED, "undecided": UNDECIDED, "blind": HARNESS_FAULT}
-"""The exit code of a verdict; `blind` is a harness that misses what it must find."""
+CODES: Final = {
+    "holds": HOLDS,
+    "violated": VIOLATED,
+    "undecided": UNDECIDED,
+    "errored": HARNESS_FAULT,
+    "blind": HARNESS_FAULT,
+}
+"""The exit code of a verdict. `errored`: the allocator went away; `blind`: the harness misses a fault."""
 
 
 class BadInput(ValueError):

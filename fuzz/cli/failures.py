@@ -14,9 +14,9 @@ from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.cli.console import live
 from kvproof.fuzz.cli.errors import BadInput, HarnessFault
 from kvproof.fuzz.cli.files import check_folder
+from kvproof.fuzz.reports.sight import capabilities_of
 from kvproof.fuzz.reports.terminal import Finding, finding_of, report
 from kvproof.fuzz.reports.wording import plural
-from kvproof.fuzz.targets import make_adapter
 
 FOLDER: Final = Path("kvproof-failures")
 """Where failing cases go unless told otherwise."""
@@ -71,12 +71,17 @@ def finding(case: Case, path: str = "") -> Finding:
         raise HarnessFault(f"a case that failed cannot be replayed: {error}") from error
     if outcome.verdict.violation is None:
         raise HarnessFault(f"a case that broke {case.expected.clause} holds when it is replayed")
-    capabilities = make_adapter(case.target).capabilities
-    return finding_of(case, outcome, capabilities, path)
+    return finding_of(case, outcome, capabilities_of(case.target), path)
 
 
 def handle(console: Console, case: Case, folder: Path, fall_back: bool = False) -> Found:
-    """Shrink, keep and report a failing case."""
+    """Shrink, keep and report a failing case; one whose allocator went away is kept as it is."""
+    if case.expected.result == "errored":
+        path = keep(case, folder, fall_back)
+        after = plural(len(case.operations), "operation")
+        text = f"The allocator went away after {after}: kvproof replay {path}"
+        console.print(Text(text), soft_wrap=True)
+        return Found("", "The allocator cannot be asked any more.", str(path), len(case.operations))
     small = shrunk(console, case)
     path = keep(small, folder, fall_back)
     found = finding(small, str(path))

@@ -66,7 +66,7 @@ def command(
         with planted(chosen):
             result = run(ops, seed, faults=chosen, compare_policy=not no_policy, progress=progress)
         spent = time.perf_counter() - start
-    word = "undecided" if not result.operations else "violated" if result.case else "holds"
+    word = result.case.expected.result if result.case else "holds" if result.operations else "undecided"
     rate = round(result.operations / max(spent, 1e-9))
     found = [handle(to, result.case, out)] if result.case else []
     if as_json:

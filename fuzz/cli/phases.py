@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.cli import bundled, smoke
 from kvproof.fuzz.cli.errors import HarnessFault
@@ -17,14 +16,13 @@ from kvproof.fuzz.reports.junit import Checked
 from kvproof.fuzz.reports.terminal import one_line
 from kvproof.fuzz.reports.wording import plural
 from kvproof.fuzz.targets import make_adapter
-from kvproof.spec import operations as op
 from kvproof.spec.oracle import BY_CODE, Verdict
 from kvproof.spec.properties import REFINEMENT
 
 Progress = Callable[[str], None]
 """Is told how far a phase has come."""
 
-_WORST: Final = ("blind", "violated", "undecided", "holds", "skipped")
+_WORST: Final = ("blind", "violated", "errored", "undecided", "holds", "skipped")
 
 
 class Phase(msgspec.Struct, frozen=True):
@@ -143,33 +141,12 @@ def run_proofs(profile: Profile, seed: int, progress: Progress) -> Phase:
 # --- fuzz ---------------------------------------------------------------------------------
 
 
-def counting(tally: Counter[str]) -> Callable[[], Adapter]:
-    """Adapters that count which operations are asked of them, by the operation's name."""
-    names = {kind.__name__.lower(): kind.__name__ for kind in op.OPERATIONS if kind is not op.Observe}
-
-    def make() -> Adapter:
-        adapter = make_adapter("reference")
-        for method, name in names.items():
-            setattr(adapter, method, _counted(getattr(adapter, method), tally, name))
-        return adapter
-
-    return make
-
-
-def _counted(method: Callable[..., object], tally: Counter[str], name: str) -> Callable[..., object]:
-    def call(*args: object) -> object:
-        tally[name] += 1
-        return method(*args)
-
-    return call
-
-
 def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
     """Soak with every answer compared with the policy, then Hypothesis."""
     from kvproof.fuzz.engines.soak import soak
     from kvproof.fuzz.engines.stateful import stateful
 
-    tally: Counter[str] = Counter()
+    judged: Counter[str] = Counter()
     tests: list[Checked] = []
     failing: list[Case] = []
     total = 0
@@ -181,23 +158,19 @@ def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
         result = engine(
             operations,
             seed,
-            adapter=counting(tally),
             progress=lambda done, name=name: progress(f"{name}, {done:,}"),  # type: ignore[misc]
         )
         total += result.operations
-        clause, message = "", ""
+        judged.update(result.exercised)
+        clause, message, word = "", "", "holds" if result.operations else "undecided"
         if result.case is not None:
-            clause = result.case.expected.clause
-            message = f"{clause}: {BY_CODE[clause].sentence}"
+            clause, word = result.case.expected.clause, result.case.expected.result
+            message = f"{clause}: {BY_CODE[clause].sentence}" if clause else "The allocator went away."
             failing.append(result.case)
-        word = "violated" if result.case else "holds" if result.operations else "undecided"
         tests.append(Checked("fuzz", name, word, time.perf_counter() - start, clause, message))
-    judged = tuple(
-        clause.code
-        for clause in BY_CODE.values()
-        if not clause.on or any(tally[kind.__name__] for kind in clause.on)
-    )
-    return Phase(plural(total, "operation"), tuple(tests), judged, failing=tuple(failing))
+    policy = REFINEMENT if smoke.claims_policy() else ()
+    codes = (*(code for code, count in judged.items() if count), *policy)
+    return Phase(plural(total, "operation"), tuple(tests), codes, failing=tuple(failing))
 
 
 # --- workload, faults ---------------------------------------------------------------------

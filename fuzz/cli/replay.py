@@ -10,10 +10,10 @@ from kvproof.fuzz import cases
 from kvproof.fuzz.cases import Case, CaseError, Outcome
 from kvproof.fuzz.cli.console import console, print_json, verdict
 from kvproof.fuzz.cli.errors import HOLDS, VIOLATED
+from kvproof.fuzz.reports.sight import capabilities_of
 from kvproof.fuzz.reports.steps import step_lines
 from kvproof.fuzz.reports.terminal import finding_of, report
 from kvproof.fuzz.reports.wording import plural
-from kvproof.fuzz.targets import make_adapter
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -27,6 +27,7 @@ class Replayed(msgspec.Struct, frozen=True):
     expected_clause: str
     operations: int
     difference: str
+    error: str
     steps: tuple[str, ...] | None = None
 
 
@@ -76,6 +77,7 @@ def _row(path: str, case: Case, outcome: Outcome, lines: tuple[str, ...] | None)
         expected_clause=case.expected.clause,
         operations=len(outcome.records),
         difference=outcome.difference,
+        error=outcome.verdict.error,
         steps=lines,
     )
 
@@ -84,8 +86,7 @@ def _print(to: Console, row: Replayed, case: Case, outcome: Outcome, single: boo
     for line in row.steps or ():
         to.print(line, soft_wrap=True, markup=False)
     if outcome.verdict.violation is not None and (single or not row.recurs):
-        capabilities = make_adapter(case.target).capabilities
-        report(to, finding_of(case, outcome, capabilities, row.case))
+        report(to, finding_of(case, outcome, capabilities_of(case.target), row.case))
         to.print()
     found = verdict(row.result).append(f" {row.clause}" if row.clause else "")
     found.append(
@@ -93,5 +94,7 @@ def _print(to: Console, row: Replayed, case: Case, outcome: Outcome, single: boo
     )
     if row.difference:
         found = verdict("violated").append(f": {row.difference}")
+    for line in row.error.splitlines():
+        to.print(line, markup=False)
     found.append(f"  {row.case}, {plural(row.operations, 'operation')}", "dim")
     to.print(found, soft_wrap=True)

@@ -13,6 +13,7 @@ from kvproof.fuzz.cli.errors import HARNESS_FAULT, INTERRUPTED, USAGE, explain_f
 
 COMMANDS: Final = {
     "check": "Run every phase: smoke, timeline, cases, proofs, fuzz, workload.",
+    "conform": "Judge allocators, each in a process of its own.",
     "demo": "Plant a fault, find it, shrink it, explain it, in seconds.",
     "explain": "Explain a clause, or list them all.",
     "faults": "Plant the seeded faults one by one and see each one found.",

@@ -32,6 +32,11 @@ LIFE: tuple[op.AnyOperation, ...] = (
 """One request through a whole life: a prompt in two chunks, a token, the end."""
 
 
+def claims_policy() -> bool:
+    """Whether the allocator claims the reference policy, so that every answer is compared with it."""
+    return make_adapter("reference").capabilities.policy
+
+
 def live_once(make: Callable[[], Adapter]) -> tuple[Verdict, Capabilities, str]:
     """A whole life, its verdict, and what was declared but isn't so, as a sentence or nothing."""
     records: list[op.Record] = []

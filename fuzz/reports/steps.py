@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from kvproof.fuzz.cases import Case
-from kvproof.fuzz.targets import make_adapter
+from kvproof.fuzz.reports.sight import capabilities_of
 from kvproof.spec import operations as op
 from kvproof.spec.state import State
 from kvproof.spec.transitions import Effects, apply
@@ -11,8 +11,7 @@ from kvproof.spec.transitions import Effects, apply
 
 def step_lines(case: Case, records: Sequence[op.Record]) -> tuple[str, ...]:
     """The lines of a history. `step` is the step that will dispatch the grant."""
-    capabilities = make_adapter(case.target).capabilities
-    state = State(case.config, capabilities)
+    state = State(case.config, capabilities_of(case.target))
     return tuple(line for record in records for line in _lines(state, record))
 
 

@@ -383,7 +383,7 @@ def test_a_blind_harness_judges_nothing(monkeypatch, small):
     assert "blind" in result.stdout and "timeline" not in result.stdout
 
 
-def test_a_broken_allocator_is_found_by_the_fuzz_phase(folder):
+def test_a_broken_allocator_is_found_by_the_fuzz_phase(small):
     from kvproof.fuzz.faults import by_id, planted
 
     with planted([by_id("full-hit")]):
