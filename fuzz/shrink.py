@@ -76,6 +76,9 @@ class Shrinker:
 
     def attempt(self, config: CacheConfig, operations: Operations) -> bool:
         """Whether these still bring down the clause, with no more operations; if so they are the case."""
+        sizes = self._adapter.capabilities.block_sizes
+        if sizes and config.block_size not in sizes:
+            return False
         session = Session(
             self._adapter, config, compare_policy=self.case.compare_policy, ignore=frozenset(self.case.ignore)
         )

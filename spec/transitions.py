@@ -298,6 +298,8 @@ def _grow(
     """Take the answered rows: the first `hits` new entries are hits, the others are handed out."""
     effects.life = life
     effects.before = life.rows
+    if state.capabilities.swap:
+        _swap(state, life, answer.rows, effects)
     life.rows = [list(row) for row in answer.rows]
     for group, row in enumerate(life.rows):
         owned = len(effects.before[group]) if group < len(effects.before) else 0
@@ -388,8 +390,8 @@ def _do_retire(state: State, operation: op.Retire, answer: op.Retired, effects: 
 
 def _swap(state: State, life: Life, rows: GroupRows, effects: Effects) -> None:
     """A life holds other blocks than before at some places of its rows."""
-    for group, (old, new) in enumerate(zip(life.rows, rows, strict=True)):
-        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+    for group, (old, new) in enumerate(zip(life.rows, rows, strict=False)):
+        for index, (before, after) in enumerate(zip(old, new, strict=False)):
             if before != after:
                 old[index] = after
                 state.holders.setdefault(after, set()).add(life.number)

@@ -6,7 +6,6 @@ A process serves one adapter after the other, since `configure` starts anew: soa
 shrinking don't pay for its start each time.
 """
 
-import atexit
 import math
 import os
 import shlex
@@ -48,14 +47,13 @@ class Idle:
     """Processes that wait for the next adapter with the same command."""
 
     def __init__(self) -> None:
-        self._owner = os.getpid()
         self._kept: list[tuple[Key, Process, wire.Welcome]] = []
+        # At exit, finalizers run from the newest to the oldest: adapters let go before this.
+        weakref.finalize(self, _stop_all, self._kept)
 
     def take(self, key: Key) -> tuple[Process, wire.Welcome] | None:
-        """One that was kept, if there is."""
-        if self._owner != os.getpid():
-            # After a fork they are the parent's.
-            self._owner, self._kept = os.getpid(), []
+        """One that was kept, if there is. After a fork they are the parent's."""
+        self._kept[:] = [each for each in self._kept if each[1].ours]
         for i, (kept, process, welcome) in enumerate(self._kept):
             if kept == key:
                 del self._kept[i]
@@ -70,12 +68,15 @@ class Idle:
 
     def stop(self) -> None:
         """Stop them all."""
-        while self._kept:
-            self._kept.pop()[1].stop(GRACE)
+        _stop_all(self._kept)
+
+
+def _stop_all(kept: list[tuple[Key, Process, wire.Welcome]]) -> None:
+    while kept:
+        kept.pop()[1].stop(GRACE)
 
 
 IDLE_PROCESSES: Final = Idle()
-atexit.register(IDLE_PROCESSES.stop)
 
 
 class StdioAdapter(Adapter):
@@ -121,18 +122,20 @@ class StdioAdapter(Adapter):
 
     # --- asking ---------------------------------------------------------------------------
 
-    def _send(self, message: msgspec.Struct, patience: float = 1.0) -> Any:
-        """The reply to a message, or none where it was refused. Raises `Errored` and `Failed`."""
+    def _line(self, message: wire.AnyMessage, patience: float = 1.0) -> bytes:
+        """The line that answers a message. Raises `Errored`."""
         if self._failure is not None:
             raise self._failure
         self._ahead = None
-        kind = type(message)
         try:
-            line = self._process.ask(self._encode(message) + b"\n", wire.name_of(kind), patience)
+            return self._process.ask(self._encode(message) + b"\n", wire.name_of(type(message)), patience)
         except Errored as error:
             self._failure = error
             raise
-        return self._read(line, kind)
+
+    def _send(self, message: wire.AnyMessage, patience: float = 1.0) -> Any:
+        """The reply to a message, or none where it was refused. Raises `Errored` and `Failed`."""
+        return self._read(self._line(message, patience), type(message))
 
     def _read(self, line: bytes | msgspec.Raw, kind: type[msgspec.Struct]) -> Any:
         try:
@@ -146,14 +149,14 @@ class StdioAdapter(Adapter):
             raise Failed(reply.error or f"{name} was refused, which can't be")
         return None
 
-    def _ask(self, message: msgspec.Struct) -> Any:
+    def _ask(self, message: wire.Single) -> Any:
         """As `_send`; where every operation is followed by a full sweep, both go in one batch."""
         if not self._sweeps:
             return self._send(message)
-        replies = self._send(wire.Batch((message, wire.Observe()))).replies  # type: ignore[arg-type]
+        replies = self._send(wire.Batch((message, wire.Observe()))).replies
         if len(replies) != 2:
             raise self._fail(f"its answer to batch has {len(replies)} replies for 2 messages")
-        self._ahead = _observation(self._read(replies[1], wire.Observe), self._blocks)
+        self._ahead = self._seen(replies[1])
         return self._read(replies[0], type(message))
 
     # --- the port -------------------------------------------------------------------------
@@ -245,20 +248,17 @@ class StdioAdapter(Adapter):
         if seen is not None and blocks is None:
             return seen
         chosen = None if blocks is None else tuple(blocks)
-        return _observation(self._send(wire.Observe(chosen, tuple(keys))), self._blocks)
+        return self._seen(self._line(wire.Observe(chosen, tuple(keys))))
 
-
-def _observation(seen: wire.Seen, blocks: int) -> op.Observation:
-    return op.Observation(
-        seen.blocks,
-        seen.index,
-        seen.free_count,
-        seen.free,
-        seen.rows,
-        (blocks - seen.free_count) / blocks,
-        seen.metrics,
-        seen.events,
-    )
+    def _seen(self, line: bytes | msgspec.Raw) -> op.Observation:
+        """An observation; one that fails says that the level was a lie."""
+        try:
+            seen: wire.Seen = self._read(line, wire.Observe)
+        except Failed as error:
+            raise self._fail(f"it declares level {self.capabilities.level} and failed at observe: {error}") from None
+        usage = (self._blocks - seen.free_count) / self._blocks
+        shown = (seen.blocks, seen.index, seen.free_count, seen.free, seen.rows)
+        return op.Observation(*shown, usage, seen.metrics, seen.events)
 
 
 def _release(key: Key, process: Process, welcome: wire.Welcome) -> None:

@@ -65,11 +65,12 @@ class VoxcpmAdapter(Adapter):
         return op.Granted(self._rows(request), sequence.num_cached_tokens)
 
     def extend(self, request: str, n: int, lookahead: int) -> op.Granted | op.Refused:
-        sequence = self._sequences[request]
-        if not self._blocks.can_append(sequence):
+        sequence, progress = self._sequences[request], self._progress[request]
+        # Its loop is synchronous: a token is computed once it is known.
+        if progress.pending or not self._blocks.can_append(sequence):
             return op.Refused()
         self._blocks.may_append(sequence)
-        self._progress[request].scheduled = len(sequence)
+        progress.scheduled = len(sequence)
         return op.Granted(self._rows(request))
 
     def row(self, request: str, group: int) -> BlockIds:
@@ -78,8 +79,14 @@ class VoxcpmAdapter(Adapter):
     def _rows(self, request: str) -> GroupRows:
         return (tuple(block + 1 for block in self._sequences[request].block_table),)
 
+    def dispatch(self, operation: op.Dispatch) -> op.Dispatched:
+        for entry in operation.entries:
+            self._progress[entry.request].dispatch()
+        return op.Dispatched()
+
     def retire(self, operation: op.Retire) -> op.Retired:
         for output in operation.outputs:
+            self._progress[output.request].learn(output.sampled)
             for token in output.sampled:
                 self._sequences[output.request].append_token(token)
         return op.Retired()

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "prove": "Prove the theorems, and refute their wrong variants.",
     "replay": "Replay cases and compare with the verdict that they expect.",
     "shrink": "Make a failing case as small as it gets.",
+    "targets": "List, fetch and examine the allocators that can be judged.",
     "workload": "Run a request trace through the allocator.",
 }
 """Each command, in the module of its name, with its line in the help."""

@@ -76,6 +76,12 @@ class Process:
         self._ready.register(self._out, select.POLLIN)
         self._log = Log(os.dup(self._popen.stderr.fileno()))
         self._popen.stderr.close()
+        self._owner = os.getpid()
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process started it, not one that this was forked from."""
+        return self._owner == os.getpid()
 
     def ask(self, line: bytes, what: str, patience: float = 1.0) -> bytes:
         """The line that answers this one. Raises `Errored`; waits `patience` times the timeout."""
@@ -142,7 +148,9 @@ class Process:
             return f"it closed its output while it was asked {what}, but lives on"
         if result.si_code == os.CLD_EXITED:
             return f"it exited with status {result.si_status} while it was asked {what}"
-        return f"it was killed by {signal.Signals(result.si_status).name} while it was asked {what}"
+        known = {each.value: each.name for each in signal.Signals}
+        name = known.get(result.si_status, f"signal {result.si_status}")
+        return f"it was killed by {name} while it was asked {what}"
 
     def _exit_within(self, seconds: float) -> os.waitid_result | None:
         """How it ended, without reaping it: its number stays its own until the group is stopped."""
@@ -168,7 +176,7 @@ class Process:
     def stop(self, grace: float = 0.0) -> None:
         """Close its input, give it this many seconds to end by itself, kill its group. May be repeated."""
         self.broken = True
-        if self._popen.returncode is not None:
+        if self._popen.returncode is not None or not self.ours:
             return
         assert self._popen.stdin and self._popen.stdout
         self._popen.stdin.close()

@@ -62,17 +62,33 @@ def cover(moment: Moment) -> Evidence | None:
     return None
 
 
-@clause("KV-I3-stable", 1, op.Extend, op.Row)
+@clause("KV-I3-stable", 1, op.Extend, op.Row, op.Retire)
 def stable(moment: Moment) -> Evidence | None:
-    """The rows of a life only grow."""
+    """The rows of a life only grow; a declared swap replaces a block by one of equal content."""
     if isinstance(moment.operation, op.Row):
         return _row(moment, moment.operation)
+    if evidence := _swapped(moment):
+        return evidence
     life, before = moment.effects.life, moment.effects.before
     if life is None or before is None or moment.state.capabilities.swap:
         return None
     for group, row in enumerate(before):
         if life.rows[group][: len(row)] != row:
             return Evidence(f"a row that begins {row}", f"row {life.rows[group]}", None, life.request)
+    return None
+
+
+def _swapped(moment: Moment) -> Evidence | None:
+    """Evidence that a replaced block is none that the allocator may put there."""
+    state, size = moment.state, moment.state.config.block_size
+    for life, group, index, before in moment.effects.swapped:
+        block = life.rows[group][index]
+        tokens = max(0, min(life.processed - index * size, size))
+        place = f"block {before} at index {index}"
+        if not state.capabilities.swap or not 1 <= block <= state.config.blocks:
+            return Evidence(f"{place}, as before", f"block {block}", block, life.request)
+        if state.found(block, tokens) != state.wanted(life, group, index, tokens):
+            return Evidence(f"{place}, or one of equal content", f"block {block}", block, life.request)
     return None
 
 

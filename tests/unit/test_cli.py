@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from junitparser import JUnitXml
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.cli import bundled, check, demo, explain, phases, smoke
-from kvproof.fuzz.cli.errors import HARNESS_FAULT, HOLDS, INTERRUPTED, UNDECIDED, USAGE, VIOLATED
+from kvproof.fuzz.cli import bundled, check, explain, phases, smoke
+from kvproof.fuzz.cli.errors import CODES, HARNESS_FAULT, HOLDS, INTERRUPTED, UNDECIDED, USAGE, VIOLATED
 from kvproof.fuzz.cli.profiles import NAMES, Profile, profile
 from kvproof.fuzz.cli.prove import overall
 from kvproof.fuzz.cli.root import COMMANDS, kvproof
@@ -151,7 +151,7 @@ def test_an_unknown_clause_brings_near_ones():
 
 
 def test_an_unexpected_error_leaves_a_traceback_in_a_file(monkeypatch):
-    monkeypatch.setattr(demo.smoke, "canary", lambda: 1 / 0)
+    monkeypatch.setattr(smoke, "canary", lambda: 1 / 0)
     result = run("demo")
     assert result.exit_code == HARNESS_FAULT
     [line] = result.stderr.splitlines()
@@ -161,7 +161,7 @@ def test_an_unexpected_error_leaves_a_traceback_in_a_file(monkeypatch):
 
 
 def test_debug_prints_the_traceback(monkeypatch):
-    monkeypatch.setattr(demo.smoke, "canary", lambda: 1 / 0)
+    monkeypatch.setattr(smoke, "canary", lambda: 1 / 0)
     result = run("--debug", "demo")
     assert result.exit_code == HARNESS_FAULT and "Traceback" in result.stderr
 
@@ -170,7 +170,7 @@ def test_an_interruption_is_one_line(monkeypatch):
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo.smoke, "canary", interrupt)
+    monkeypatch.setattr(smoke, "canary", interrupt)
     result = run("demo")
     assert result.exit_code == INTERRUPTED and result.stderr == "kvproof: interrupted.\n"
 
@@ -403,7 +403,7 @@ def test_a_broken_allocator_is_found_by_the_fuzz_phase(small):
 )
 def test_the_worst_verdict_counts(words, word):
     assert phases.worst(words) == word
-    assert check.CODES[word] in (HOLDS, VIOLATED, UNDECIDED, HARNESS_FAULT)
+    assert CODES[word] in (HOLDS, VIOLATED, UNDECIDED, HARNESS_FAULT)
 
 
 def test_junit_has_a_place_for_every_verdict():
