@@ -55,6 +55,8 @@ Keyed = tuple[bytes, int]
 class Lenient(SimpleNamespace):
     """A plain value of which vLLM may ask fields that it did not set: they are None."""
 
+    __hash__ = object.__hash__
+
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)

@@ -13,6 +13,9 @@ from kvproof.fuzz.shrink import shrink, size
 
 ENGINES: dict[str, Callable[..., Result]] = {"soak": soak, "hypothesis": stateful}
 
+ATTEMPTS = 4
+"""Runs to a find, since another clause may fall first."""
+
 
 class Hunted(msgspec.Struct, frozen=True):
     """What became of a fault: `operations` and `seconds` to the first find, the smallest `case`."""
@@ -34,17 +37,15 @@ def hunt(
     another clause counts only if the own one never falls.
     """
     spent, first, started = 0, 0, time.perf_counter()
-    seconds, best, other = 0.0, None, None
+    seconds, found, best, other = 0.0, 0, None, None
     shipped = fault in seeded()
-    for i in range(finds):
+    for i in range(finds * ATTEMPTS):
         with planted([fault]):
             result = ENGINES[engine](operations, seed + i, faults=(fault,), compare_policy=False)
         spent += result.operations
         case = result.case
         if case is None:
-            if best is None:
-                break
-            continue
+            break
         if case.expected.clause != fault.clause:
             other = other or case
             continue
@@ -53,6 +54,9 @@ def hunt(
         smaller = shrink(case)
         if best is None or size(smaller) < size(best):
             best = smaller
+        found += 1
+        if found == finds:
+            break
     if best is not None:
         named = msgspec.structs.replace(best, title=fault.title, faults=(fault.id if shipped else fault,))
         return Hunted(fault, True, fault.clause, first, seconds, named)

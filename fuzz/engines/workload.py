@@ -139,8 +139,8 @@ def run(
 ) -> WorkloadResult:
     """Serve a trace from a pool of `blocks` usable blocks; stops at the first violation.
 
-    `progress` is told the number of requests served. Raises `ConfigError` where a prompt
-    does not fit into the pool.
+    A prompt that does not fit into the pool is refused and the trace goes on. `progress` is
+    told the number of requests that had their turn.
     """
     lines = trace.lines[:limit]
     longest = max(line.input_length for line in lines)

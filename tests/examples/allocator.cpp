@@ -1,29 +1,26 @@
 // A paged KV-cache allocator with prefix caching that speaks kvproof's stdio protocol: level 1, with steps.
 //
-// A block is keyed by its exact prefix (salt and tokens) when the step that filled it retires. Blocks of an
-// ended life stay held until its last step has retired; then they wait in the queue, still keyed, for a hit
-// or for reuse, the least recently used one first.
-//   g++ -O2 -std=c++17 -o allocator allocator.cpp
+// A block is keyed by its exact prefix (salt and tokens) when the step that filled it retires. It is held by
+// lives and by steps in flight; without a holder it waits in the queue, still keyed, for a hit or for reuse,
+// the least recently used one first. Build: g++ -O2 -std=c++17 -o allocator allocator.cpp
 // With --fault a block that is recycled keeps its entry in the index.
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 #include <iostream>
-#include <list>
 #include <map>
 #include <string>
 #include <vector>
-using std::string, std::vector, std::to_string;
+using std::string, std::to_string, std::vector;
 
-struct Json {  // integers, true as 1, strings, arrays, objects: all that the protocol uses
+struct Json {  // integers, true as 1, strings, arrays, objects (items with names): all that the protocol uses
   long number = 0;
-  string text;
+  string name, text;
   vector<Json> items;
-  std::map<string, Json> fields;
-  const Json &operator[](const char *name) const {  // what is absent is 0 or empty
+  const Json &operator[](const char *wanted) const {  // what is absent is 0 or empty
     static const Json nothing;
-    auto found = fields.find(name);
-    return found == fields.end() ? nothing : found->second;
+    for (const Json &item : items)
+      if (item.name == wanted) return item;
+    return nothing;
   }
 };
 
@@ -37,20 +34,18 @@ Json parse(const char *&at) {
   Json value;
   if (*at == '"') {
     value.text = quoted(at);
-  } else if (*at == '[') {
-    for (at++; *at != ']'; at += *at == ',') value.items.push_back(parse(at));
-    at++;
-  } else if (*at == '{') {
-    for (at++; *at != '}'; at += *at == ',') {
-      string name = quoted(at);
-      value.fields[name] = parse(++at);
+  } else if (*at == '[' || *at == '{') {
+    for (bool named = *at++ == '{'; *at != ']' && *at != '}'; at += *at == ',') {
+      string name = named ? quoted(at) : "";
+      value.items.push_back(parse(at += named));
+      value.items.back().name = name;
     }
     at++;
   } else if (*at == 't' || *at == 'f') {
     value.number = *at == 't';
     at += *at == 't' ? 4 : 5;
   } else {
-    value.number = strtol(at, const_cast<char **>(&at), 10);
+    value.number = std::strtol(at, const_cast<char **>(&at), 10);
   }
   return value;
 }
@@ -58,28 +53,21 @@ Json parse(const char *&at) {
 struct Request {
   vector<long> tokens;
   string salt;
-  long limit = 0, scheduled = 0, expected = 0, fence = 0;  // expected: tokens known or being sampled
+  long limit = 0, scheduled = 0, expected = 0;  // expected: tokens known or being sampled
   vector<int> row;
   std::deque<long> stops;  // of the grants that have not retired
 };
 
 struct Allocator {
-  long size = 1, retired = 0;
-  bool caching = false, fault = false;
+  bool fault = false, caching = false;
+  long size = 1;
   vector<int> holders;
   vector<string> key;
-  std::list<int> queue;
-  vector<std::list<int>::iterator> place;  // in the queue
+  std::deque<int> queue;
   std::map<string, int> index;
   std::map<string, Request> requests;
-  vector<std::pair<long, vector<int>>> deferred;  // rows that wait for a step to retire
+  std::deque<vector<int>> steps;  // the blocks that they hold
 
-  void configure(const Json &m) {
-    size = m["block_size"].number, caching = m["prefix_caching"].number;
-    long count = m["blocks"].number + 1;
-    holders.resize(count), key.resize(count), place.resize(count);
-    for (int block = 1; block < count; block++) place[block] = queue.insert(queue.end(), block);
-  }
   string prefix(const Request &r, long blocks) const {
     string text = r.salt + '"';
     for (long i = 0; i < blocks * size; i++) text += to_string(r.tokens[i]) + ',';
@@ -101,12 +89,12 @@ struct Allocator {
     for (int block : hits) free -= holders[block] == 0;
     if (fresh > free) return false;
     for (int block : hits)
-      if (holders[block]++ == 0) queue.erase(place[block]);
+      if (holders[block]++ == 0) queue.erase(std::find(queue.begin(), queue.end(), block));
     r.row.insert(r.row.end(), hits.begin(), hits.end());
     for (; fresh > 0; fresh--) {
       int block = queue.front();
       queue.pop_front(), holders[block] = 1, r.row.push_back(block);
-      if (!fault && !key[block].empty()) index.erase(key[block]);
+      if (!fault) index.erase(key[block]);
       key[block].clear();
     }
     r.scheduled = stop, r.stops.push_back(stop);
@@ -115,10 +103,9 @@ struct Allocator {
   }
   void release(const vector<int> &row) {  // the end of a prefix is reused before its start
     for (auto block = row.rbegin(); block != row.rend(); block++)
-      if (--holders[*block] == 0) place[*block] = queue.insert(queue.end(), *block);
+      if (--holders[*block] == 0) queue.push_back(*block);
   }
   void retire(const Json &m) {
-    retired = m["step"].number;
     for (const Json &output : m["outputs"].items) {
       Request &r = requests[output["request"].text];
       for (const Json &token : output["sampled"].items) r.tokens.push_back(token.number);
@@ -127,28 +114,55 @@ struct Allocator {
       for (long i = full; caching && i > 0 && key[r.row[i - 1]].empty(); i--)
         if (string name = prefix(r, i); index.emplace(name, r.row[i - 1]).second) key[r.row[i - 1]] = name;
     }
-    auto done = [this](auto &each) { return each.first <= retired ? release(each.second), true : false; };
-    deferred.erase(std::remove_if(deferred.begin(), deferred.end(), done), deferred.end());
-  }
-  void end(Request &r) {
-    if (r.fence > retired) deferred.push_back({r.fence, r.row}); else release(r.row);
-    r.row.clear(), r.stops.clear(), r.scheduled = r.fence = 0;
+    release(steps.front()), steps.pop_front();
   }
 };
 
-string list(const vector<int> &row) {
+string row(const vector<int> &blocks) {
   string text;
-  for (int block : row) text += (text.empty() ? "" : ",") + to_string(block);
+  for (int block : blocks) text += (text.empty() ? "" : ",") + to_string(block);
   return "[" + text + "]";
 }
 
-string answer(Allocator &a, const Json &m) {  // the rest of a reply behind "ok"
-  const string &op = m["op"].text, &name = m["request"].text;
+string answer(Allocator &a, const Json &m) {  // what follows `"ok":` in the reply
+  const string &op = m["op"].text, name = m["request"].text;
   if (op == "hello")
-    return "true,\"version\":1,\"name\":\"example in C++\",\"capabilities\":{\"publish\":\"retire\",\"depth\":3,"
-           "\"operations\":[\"dispatch\",\"lookup\",\"abort\",\"preempt\"],"
-           "\"features\":[\"chunks\",\"lookahead\",\"discards\",\"salts\"]}";
-  Request &r = a.requests[name];
+    return R"(true,"version":1,"name":"example in C++","capabilities":{"depth":3,"publish":"retire","operations":)"
+           R"(["dispatch","lookup","abort","preempt"],"features":["chunks","lookahead","discards","salts"]})";
   if (op == "configure") {
+    a = Allocator{a.fault, m["prefix_caching"].number != 0, m["block_size"].number};
+    a.holders.resize(m["blocks"].number + 1), a.key.resize(a.holders.size());
+    for (int block = 1; block <= m["blocks"].number; block++) a.queue.push_back(block);
+  } else if (op == "dispatch") {
+    a.steps.emplace_back();
+    for (const Json &entry : m["entries"].items)
+      for (int block : a.requests[entry["request"].text].row) a.holders[block]++, a.steps.back().push_back(block);
+  } else if (op == "retire") {
+    a.retire(m);
+  } else if (op == "submit") {
+    Request &r = a.requests[name] = Request{{}, m["salt"].text, m["limit"].number};
+    for (const Json &token : m["tokens"].items) r.tokens.push_back(token.number);
+  } else if (Request &r = a.requests[name]; op == "row") {
+    return "true,\"row\":" + row(r.row);
+  } else if (op == "lookup" || op == "admit" || op == "extend") {
+    vector<int> hits = op == "extend" ? vector<int>() : a.hit(r);
+    if (op == "admit") r.expected = r.tokens.size();
+    if (op != "lookup" && !a.grant(r, m["n"].number, m["lookahead"].number, hits)) return "false";
+    string hit = op == "extend" ? "" : "\"hit\":" + to_string(hits.size() * a.size) + ",";
+    return "true," + hit + "\"rows\":[" + row(op == "lookup" ? hits : r.row) + "]";
+  } else {  // preempt, finish, abort
+    a.release(r.row);
+    r = Request{r.tokens, r.salt, r.limit};
+    if (op != "preempt") a.requests.erase(name);
+  }
+  return "true";
+}
+
+int main(int count, char **words) {
+  Allocator allocator{count > 1 && string(words[1]) == "--fault"};
+  std::ios::sync_with_stdio(false);
+  for (string line; std::getline(std::cin, line);) {
+    const char *at = line.c_str();
+    std::cout << "{\"ok\":" << answer(allocator, parse(at)) << "}\n" << std::flush;
   }
 }
