@@ -108,11 +108,19 @@ def _prompt(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras]:
         if c.chance(20):
             extras = _extras(world, c, len(tokens))
         elif c.chance(35):
+            if extras == op.Extras():
+                tokens = _retold(world, c, tokens)
             extras = _twisted(c, extras, len(tokens))
     else:
         tokens = tuple(_base(c.below(3), length, world.config.block_size))
         extras = _extras(world, c, length)
     return tokens, extras
+
+
+def _retold(world: World, c: Choices, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """The same tokens but for one in the first two blocks: the blocks behind are equal, their prefix is not."""
+    place = c.below(min(len(tokens), 2 * world.config.block_size))
+    return (*tokens[:place], tokens[place] + 7, *tokens[place + 1 :])
 
 
 def _twisted(c: Choices, extras: op.Extras, length: int) -> op.Extras:

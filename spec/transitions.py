@@ -39,7 +39,7 @@ class Effects:
 
 
 def reason_against(state: State, operation: op.Operation) -> str | None:
-    """Why the engine must not do this now, or none. The engine's contract (operations.md)."""
+    """Why the engine must not do this now, or none."""
     name = type(operation).__name__.lower()
     if name in OPERATIONS and not state.capabilities.has(name):
         return f"the allocator has no {name}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES: Final = {
-    "kvproof.fuzz.adapters": ("make_adapter",),
+    "kvproof.fuzz.targets": ("make_adapter",),
     "kvproof.fuzz.adapters.port": ("Adapter",),
     "kvproof.fuzz.cases": ("Case", "CaseError", "load", "replay", "save"),
     "kvproof.fuzz.engines.soak": ("soak",),

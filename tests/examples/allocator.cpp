@@ -1,8 +1,6 @@
-// A paged KV-cache allocator with prefix caching that speaks kvproof's stdio protocol: level 1, with steps.
-//
-// A block is keyed by its exact prefix (salt and tokens) when the step that filled it retires. It is held by
-// lives and by steps in flight; without a holder it waits in the queue, still keyed, for a hit or for reuse,
-// the least recently used one first. Build: g++ -O2 -std=c++17 -o allocator allocator.cpp
+// A paged KV-cache allocator with prefix caching for kvproof's stdio protocol: level 1, with steps. A block is
+// keyed by its exact prefix (salt and tokens) when the step that filled it retires. Blocks of an ended life
+// are held until its last step retires, then wait, keyed, for a hit or for reuse, the oldest first.
 // With --fault a block that is recycled keeps its entry in the index.
 #include <algorithm>
 #include <deque>
@@ -12,62 +10,58 @@
 #include <vector>
 using std::string, std::to_string, std::vector;
 
-struct Json {  // integers, true as 1, strings, arrays, objects (items with names): all that the protocol uses
-  long number = 0;
-  string name, text;
-  vector<Json> items;
-  const Json &operator[](const char *wanted) const {  // what is absent is 0 or empty
-    static const Json nothing;
-    for (const Json &item : items)
-      if (item.name == wanted) return item;
-    return nothing;
-  }
-};
-
-string quoted(const char *&at) {  // escapes are kept as they are: strings are only compared
-  const char *start = ++at;
-  while (*at != '"') at += *at == '\\' ? 2 : 1;
-  return string(start, at++ - start);
+// Messages come without spaces, and `"name":` cannot stand inside a JSON string: fields are found by search.
+size_t field(const string &m, const string &name, size_t from = 0) {  // where its value begins, or npos
+  size_t at = m.find('"' + name + "\":", from);
+  return at == string::npos ? at : at + name.size() + 3;
+}
+long number(const string &m, const string &name) {  // 0 where absent
+  size_t at = field(m, name);
+  return at == string::npos ? 0 : m[at] == 't' ? 1 : std::strtol(&m[at], nullptr, 10);
+}
+string text(const string &m, size_t at) {  // escapes are kept as they are: strings are only compared
+  size_t end = at + 1;
+  if (at == string::npos) return "";
+  while (m[end] != '"') end += m[end] == '\\' ? 2 : 1;
+  return m.substr(at + 1, end - at - 1);
+}
+void numbers(const string &m, size_t at, vector<long> &out) {
+  const char *next = &m[at];
+  while (*next++ != ']' && *next != ']') out.push_back(std::strtol(next, const_cast<char **>(&next), 10));
 }
 
-Json parse(const char *&at) {
-  Json value;
-  if (*at == '"') {
-    value.text = quoted(at);
-  } else if (*at == '[' || *at == '{') {
-    for (bool named = *at++ == '{'; *at != ']' && *at != '}'; at += *at == ',') {
-      string name = named ? quoted(at) : "";
-      value.items.push_back(parse(at += named));
-      value.items.back().name = name;
-    }
-    at++;
-  } else if (*at == 't' || *at == 'f') {
-    value.number = *at == 't';
-    at += *at == 't' ? 4 : 5;
-  } else {
-    value.number = std::strtol(at, const_cast<char **>(&at), 10);
-  }
-  return value;
+string list(const vector<int> &row) {
+  string text;
+  for (int block : row) text += (text.empty() ? "" : ",") + to_string(block);
+  return "[" + text + "]";
 }
 
 struct Request {
   vector<long> tokens;
   string salt;
-  long limit = 0, scheduled = 0, expected = 0;  // expected: tokens known or being sampled
+  long limit = 0, scheduled = 0, expected = 0, fence = 0;  // expected: tokens known or being sampled
   vector<int> row;
   std::deque<long> stops;  // of the grants that have not retired
 };
 
+const char *HELLO = R"(true,"version":1,"name":"example in C++","capabilities":{"depth":3,"publish":"retire",)"
+                    R"("operations":["dispatch","abort","preempt"],"features":["lookahead","discards","salts"]})";
+
 struct Allocator {
-  bool fault = false, caching = false;
-  long size = 1;
+  bool fault, caching;
+  long size, retired = 0;
   vector<int> holders;
   vector<string> key;
-  std::deque<int> queue;
   std::map<string, int> index;
+  std::deque<int> queue;  // free blocks
   std::map<string, Request> requests;
-  std::deque<vector<int>> steps;  // the blocks that they hold
+  std::deque<vector<int>> steps;  // in flight, and what is to be released when they retire
 
+  explicit Allocator(bool fault, const string &m = "")
+      : fault(fault), caching(number(m, "prefix_caching")), size(number(m, "block_size")),
+        holders(number(m, "blocks") + 1), key(holders.size()) {
+    for (size_t block = 1; block < holders.size(); block++) queue.push_back(block);
+  }
   string prefix(const Request &r, long blocks) const {
     string text = r.salt + '"';
     for (long i = 0; i < blocks * size; i++) text += to_string(r.tokens[i]) + ',';
@@ -88,8 +82,7 @@ struct Allocator {
     long fresh = std::max(0L, (slots + size - 1) / size - held), free = queue.size();
     for (int block : hits) free -= holders[block] == 0;
     if (fresh > free) return false;
-    for (int block : hits)
-      if (holders[block]++ == 0) queue.erase(std::find(queue.begin(), queue.end(), block));
+    for (int block : hits) if (holders[block]++ == 0) queue.erase(std::find(queue.begin(), queue.end(), block));
     r.row.insert(r.row.end(), hits.begin(), hits.end());
     for (; fresh > 0; fresh--) {
       int block = queue.front();
@@ -101,68 +94,57 @@ struct Allocator {
     r.expected += stop == r.expected && stop < r.limit;
     return true;
   }
-  void release(const vector<int> &row) {  // the end of a prefix is reused before its start
-    for (auto block = row.rbegin(); block != row.rend(); block++)
-      if (--holders[*block] == 0) queue.push_back(*block);
+  void dispatch(const string &m) {
+    steps.emplace_back();
+    for (size_t at = 0; (at = field(m, "request", at)) != string::npos;)
+      requests[text(m, at)].fence = retired + steps.size();
   }
-  void retire(const Json &m) {
-    for (const Json &output : m["outputs"].items) {
-      Request &r = requests[output["request"].text];
-      for (const Json &token : output["sampled"].items) r.tokens.push_back(token.number);
+  void retire(const string &m) {
+    for (size_t at = field(m, "request"), next; at != string::npos; at = next) {
+      Request &r = requests[text(m, at)];
+      next = field(m, "request", at);
+      if (size_t sampled = field(m, "sampled", at); sampled < next) numbers(m, sampled, r.tokens);
       long full = std::min(r.stops.front(), long(r.tokens.size())) / size;
       r.stops.pop_front();
       for (long i = full; caching && i > 0 && key[r.row[i - 1]].empty(); i--)
         if (string name = prefix(r, i); index.emplace(name, r.row[i - 1]).second) key[r.row[i - 1]] = name;
     }
-    release(steps.front()), steps.pop_front();
+    release(steps.front()), steps.pop_front(), retired++;
+  }
+  void release(const vector<int> &row) {  // the end of a prefix is reused before its start
+    for (auto block = row.rbegin(); block != row.rend(); block++)
+      if (--holders[*block] == 0) queue.push_back(*block);
+  }
+  string answer(const string &m) {  // what follows `"ok":` in the reply
+    string op = text(m, field(m, "op")), name = text(m, field(m, "request"));
+    if (op == "hello") return HELLO;
+    if (op == "configure") return *this = Allocator(fault, m), "true";
+    if (op == "dispatch") return dispatch(m), "true";
+    if (op == "retire") return retire(m), "true";
+    Request &r = requests[name];
+    if (op == "submit") {
+      r.salt = text(m, field(m, "salt")), r.limit = number(m, "limit");
+      return numbers(m, field(m, "tokens"), r.tokens), "true";
+    }
+    if (op == "row") return "true,\"row\":" + list(r.row);
+    if (op == "admit" || op == "extend") {
+      vector<int> hits = op == "admit" ? hit(r) : vector<int>();
+      if (op == "admit") r.expected = r.tokens.size();
+      if (!grant(r, number(m, "n"), number(m, "lookahead"), hits)) return "false";
+      string hit = op == "admit" ? "\"hit\":" + to_string(hits.size() * size) + "," : "";
+      return "true," + hit + "\"rows\":[" + list(r.row) + "]";
+    }
+    if (r.fence <= retired) release(r.row);
+    else for (int block : r.row) steps[r.fence - retired - 1].push_back(block);
+    r.row.clear(), r.stops.clear(), r.scheduled = r.fence = 0;
+    if (op != "preempt") requests.erase(name);
+    return "true";
   }
 };
 
-string row(const vector<int> &blocks) {
-  string text;
-  for (int block : blocks) text += (text.empty() ? "" : ",") + to_string(block);
-  return "[" + text + "]";
-}
-
-string answer(Allocator &a, const Json &m) {  // what follows `"ok":` in the reply
-  const string &op = m["op"].text, name = m["request"].text;
-  if (op == "hello")
-    return R"(true,"version":1,"name":"example in C++","capabilities":{"depth":3,"publish":"retire","operations":)"
-           R"(["dispatch","lookup","abort","preempt"],"features":["chunks","lookahead","discards","salts"]})";
-  if (op == "configure") {
-    a = Allocator{a.fault, m["prefix_caching"].number != 0, m["block_size"].number};
-    a.holders.resize(m["blocks"].number + 1), a.key.resize(a.holders.size());
-    for (int block = 1; block <= m["blocks"].number; block++) a.queue.push_back(block);
-  } else if (op == "dispatch") {
-    a.steps.emplace_back();
-    for (const Json &entry : m["entries"].items)
-      for (int block : a.requests[entry["request"].text].row) a.holders[block]++, a.steps.back().push_back(block);
-  } else if (op == "retire") {
-    a.retire(m);
-  } else if (op == "submit") {
-    Request &r = a.requests[name] = Request{{}, m["salt"].text, m["limit"].number};
-    for (const Json &token : m["tokens"].items) r.tokens.push_back(token.number);
-  } else if (Request &r = a.requests[name]; op == "row") {
-    return "true,\"row\":" + row(r.row);
-  } else if (op == "lookup" || op == "admit" || op == "extend") {
-    vector<int> hits = op == "extend" ? vector<int>() : a.hit(r);
-    if (op == "admit") r.expected = r.tokens.size();
-    if (op != "lookup" && !a.grant(r, m["n"].number, m["lookahead"].number, hits)) return "false";
-    string hit = op == "extend" ? "" : "\"hit\":" + to_string(hits.size() * a.size) + ",";
-    return "true," + hit + "\"rows\":[" + row(op == "lookup" ? hits : r.row) + "]";
-  } else {  // preempt, finish, abort
-    a.release(r.row);
-    r = Request{r.tokens, r.salt, r.limit};
-    if (op != "preempt") a.requests.erase(name);
-  }
-  return "true";
-}
-
 int main(int count, char **words) {
-  Allocator allocator{count > 1 && string(words[1]) == "--fault"};
   std::ios::sync_with_stdio(false);
-  for (string line; std::getline(std::cin, line);) {
-    const char *at = line.c_str();
-    std::cout << "{\"ok\":" << answer(allocator, parse(at)) << "}\n" << std::flush;
-  }
+  Allocator allocator(count > 1 && string(words[1]) == "--fault");
+  for (string line; std::getline(std::cin, line);)
+    std::cout << "{\"ok\":" << allocator.answer(line) << "}\n" << std::flush;
 }
