@@ -118,7 +118,7 @@ def _prompt(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras]:
 
 
 def _retold(world: World, c: Choices, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """The same tokens but for one in the first two blocks: the blocks behind are equal, their prefix is not."""
+    """The same tokens but for one in the first two blocks: what is behind is equal, its prefix is not."""
     place = c.below(min(len(tokens), 2 * world.config.block_size))
     return (*tokens[:place], tokens[place] + 7, *tokens[place + 1 :])
 

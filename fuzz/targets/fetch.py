@@ -30,6 +30,9 @@ _PLATFORMS: Final = ("manylinux_2_17", "manylinux_2_28", "manylinux_2_31", "many
 _ELSEWHERE: Final = ("3.12", "3.11", "3.10")
 """Python versions of Linux wheels that are tried where this platform has none."""
 
+_FROM_SOURCE: Final = ("vllm",)
+"""Packages whose wheels have hundreds of megabytes; the source archive holds the same modules."""
+
 _NATIVE: Final = (".so", ".pyd", ".dylib")
 
 
@@ -82,8 +85,8 @@ def folder_of(requirement: str) -> Path:
     return cache_folder() / f"{name}-{version}"
 
 
-def fetch(requirement: str, *, source: bool = False) -> Path:
-    """The folder of a release, fetched unless it is cached. `source` takes the source archive.
+def fetch(requirement: str) -> Path:
+    """The folder of a release, fetched unless it is cached.
 
     Raises `TargetSkipped` where it cannot be had here, and `TargetError` for a wrong name.
     """
@@ -94,7 +97,7 @@ def fetch(requirement: str, *, source: bool = False) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as name:
             work = Path(name)
-            made = _source(requirement, work) if source else _wheel(requirement, work)
+            made = (_source if parse(requirement)[0] in _FROM_SOURCE else _wheel)(requirement, work)
             try:
                 os.rename(made, folder)
             except OSError:
@@ -159,7 +162,7 @@ def _unpacked(requirement: str, archive: Path, work: Path) -> Path:
         for member in file.namelist():
             if member.endswith(_NATIVE):
                 native.append(_module(member))
-            if member.endswith(".py") or member.endswith(".dist-info/METADATA"):
+            if member.endswith((".py", ".dist-info/METADATA")):
                 file.extract(member, folder)
     _sign(requirement, archive, native, folder)
     archive.unlink()

@@ -15,6 +15,7 @@ import msgspec
 from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.engines.soak import Result, soak
 from kvproof.fuzz.shrink import shrink
+from kvproof.fuzz.smoke import examine
 from kvproof.fuzz.targets import TargetError, TargetSkipped, make_adapter
 from kvproof.spec.oracle import BY_CODE, CLAUSES
 from kvproof.spec.vocabulary import Capabilities
@@ -72,7 +73,10 @@ def judge(job: Job) -> Judgement:
     except TargetError as why:
         return Judgement(job.target, "errored", str(why))
     capabilities = adapter.capabilities
+    wrong = examine(adapter, frozenset(job.ignore))
     adapter.close()
+    if wrong:
+        return Judgement(job.target, "errored", f"the adapter is wrong: {wrong}", capabilities=capabilities)
     done, findings, error = 0, list[Finding](), ""
     exercised: Counter[str] = Counter()
     ignore = set(job.ignore)

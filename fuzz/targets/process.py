@@ -64,7 +64,13 @@ class Process:
         pipe = subprocess.PIPE
         try:
             self._popen = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True, env=environment
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                bufsize=0,
+                start_new_session=True,
+                env=environment,
             )
         except (OSError, ValueError) as error:
             raise TargetError(f"cannot start {command[0] if command else 'nothing'!r}: {error}.") from None

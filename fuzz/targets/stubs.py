@@ -136,7 +136,7 @@ class Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        top = name.partition(".")[0]
+        top = _top(name)
         if top == self.package:
             return self._own(name)
         if self._thread != threading.get_ident() or self.kept(top):
@@ -164,7 +164,7 @@ class Finder(MetaPathFinder):
     @contextmanager
     def importing(self) -> Iterator[None]:
         """Inside, this thread's third-party imports are stand-ins; outside, all is as before."""
-        hidden = {name: module for name, module in sys.modules.items() if self._hides(name, module)}
+        hidden = {name: sys.modules[name] for name in list(sys.modules) if _top(name) in _HIDDEN}
         for name in hidden:
             del sys.modules[name]
         self._thread = threading.get_ident()
@@ -176,14 +176,12 @@ class Finder(MetaPathFinder):
                 del sys.modules[name]
             sys.modules.update(hidden)
 
-    def _hides(self, name: str, module: object) -> bool:
-        """Third-party modules that are loaded; not the `__main__`s and the files that a test runner made up."""
-        top = name.partition(".")[0]
-        spec = getattr(module, "__spec__", None)
-        return not self.kept(top) and top in _HIDDEN and spec is not None
-
     def _is_foreign(self, name: str, module: object) -> bool:
-        return isinstance(module, StandInModule) and name.partition(".")[0] != self.package
+        return isinstance(module, StandInModule) and _top(name) != self.package
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
 
 
 _HIDDEN: Final = frozenset({"torch", "transformers", "packaging", "regex", "psutil", "pydantic", "triton"})
@@ -215,17 +213,14 @@ def load(
     found = {}
     with finder.importing():
         for name in modules:
-            if importlib.util.find_spec(name) is None:
-                continue
             try:
                 found[name] = importlib.import_module(name)
             except Exception as error:
-                _fail(folder, name, error)
+                if not (isinstance(error, ModuleNotFoundError) and error.name == name):
+                    _fail(folder, name, error)
     return found
 
 
 def _fail(folder: Path, name: str, error: Exception) -> NoReturn:
     reason = f"{type(error).__name__}: {error}".rstrip(".")
     raise TargetError(f"{name} of {folder.name} cannot be loaded: {reason}.") from error
-
-

@@ -16,12 +16,14 @@ def counters(moment: Moment) -> Evidence | None:
 
 @clause("KV-P-usage", 2)
 def usage(moment: Moment) -> Evidence | None:
-    """The free count is the length of the free queue, and usage the share of blocks outside it."""
+    """The free count is the length of the free queue, and by policy usage the share of blocks outside it."""
     seen, blocks = moment.seen, moment.state.config.blocks
     if seen is None:
         return None
     if seen.free is not None and seen.free_count != len(seen.free):
         return Evidence(f"{len(seen.free)} free, the queue's length", f"a count of {seen.free_count}")
+    if not moment.state.capabilities.policy:
+        return None
     share = (blocks - seen.free_count) / blocks
     return (
         None if abs(seen.usage - share) < 1e-9 else Evidence(f"usage {share:.4f}", f"usage {seen.usage:.4f}")

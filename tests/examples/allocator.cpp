@@ -57,7 +57,7 @@ struct Allocator {
   std::map<string, Request> requests;
   std::deque<vector<int>> steps;  // in flight, and what is to be released when they retire
 
-  explicit Allocator(bool fault, const string &m = "")
+  Allocator(bool fault, const string &m = "")
       : fault(fault), caching(number(m, "prefix_caching")), size(number(m, "block_size")),
         holders(number(m, "blocks") + 1), key(holders.size()) {
     for (size_t block = 1; block < holders.size(); block++) queue.push_back(block);
@@ -122,10 +122,8 @@ struct Allocator {
     if (op == "dispatch") return dispatch(m), "true";
     if (op == "retire") return retire(m), "true";
     Request &r = requests[name];
-    if (op == "submit") {
-      r.salt = text(m, field(m, "salt")), r.limit = number(m, "limit");
-      return numbers(m, field(m, "tokens"), r.tokens), "true";
-    }
+    if (op == "submit") r.salt = text(m, field(m, "salt")), r.limit = number(m, "limit");
+    if (op == "submit") return numbers(m, field(m, "tokens"), r.tokens), "true";
     if (op == "row") return "true,\"row\":" + list(r.row);
     if (op == "admit" || op == "extend") {
       vector<int> hits = op == "admit" ? hit(r) : vector<int>();

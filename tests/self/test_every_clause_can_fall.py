@@ -217,6 +217,7 @@ def first_row(**changes: object) -> Callable[[tuple[op.WorkerRow, ...]], tuple[o
 
 MISMATCH = op.Mismatch(1, 0, 0, 4, 5)
 STALE_PADDING = rows("host", lambda found: (found[0], replace(found[1], rows=((5, 0, 0, 0, 0, 0),))))
+POLICY = Capabilities(3, policy=True)
 L1, SWAPS, L3 = Capabilities(1), Capabilities(1, swap=True), Capabilities(3)
 
 LIES: dict[str, tuple[int, Forge, Capabilities, tuple[op.AnyOperation, ...]]] = {
@@ -253,7 +254,7 @@ LIES: dict[str, tuple[int, Forge, Capabilities, tuple[op.AnyOperation, ...]]] = 
     "KV-I5-stale": (2, STALE_PADDING, L3, HISTORY),
     "KV-I5-slot": (7, rows("device", first_row(slots=((2, 3, 4, 5, 7),))), L3, HISTORY),
     "KV-P-accounting": (1, seen(metrics=op.Metrics(2, 5)), L3, HISTORY),
-    "KV-P-usage": (1, seen(usage=0.9), L3, HISTORY),
+    "KV-P-usage": (1, seen(usage=0.9), POLICY, HISTORY),
     "KV-P-atomic": (4, free(lambda queue: queue[::-1]), L3, HISTORY),
     "KV-P-reset": (20, kept_keys, L3, HISTORY),
     "KV-P-isolation": (3, answer(hit=2, rows=((1, 3),)), L1, TENANTS),
