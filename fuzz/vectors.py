@@ -165,8 +165,10 @@ def _compare(wanted: Fact, seen: Fact | None, whole: bool) -> tuple[str, str]:
     most = wanted.most_hit if whole else wanted.hit
     if not wanted.least_hit <= seen.hit <= most:
         return "invalid", f"a hit of {wanted.least_hit}…{most} expected, {seen.hit} seen"
-    if not wanted.blocks <= seen.blocks <= wanted.most_blocks:
-        return "invalid", f"{wanted.blocks}…{wanted.most_blocks} blocks expected, {seen.blocks} seen"
+    # With a shorter hit the same grant ends earlier.
+    least = wanted.blocks if seen.hit >= wanted.hit else 1
+    if not least <= seen.blocks <= wanted.most_blocks:
+        return "invalid", f"{least}…{wanted.most_blocks} blocks expected, {seen.blocks} seen"
     more = seen.hit > wanted.hit
     for name, count in seen.shared.items():
         if count > wanted.shared.get(name, 0) + more:

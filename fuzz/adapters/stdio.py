@@ -120,6 +120,11 @@ class StdioAdapter(Adapter):
         self._failure = self._process.fail(reason)
         return self._failure
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
     # --- asking ---------------------------------------------------------------------------
 
     def _line(self, message: wire.AnyMessage, patience: float = 1.0) -> bytes:

@@ -82,6 +82,7 @@ class Process:
         self._ready.register(self._out, select.POLLIN)
         self._log = Log(os.dup(self._popen.stderr.fileno()))
         self._popen.stderr.close()
+        self.pid = self._popen.pid
         self._owner = os.getpid()
 
     @property
@@ -162,7 +163,7 @@ class Process:
         """How it ended, without reaping it: its number stays its own until the group is stopped."""
         deadline = time.monotonic() + seconds
         while True:
-            result = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if result is not None or time.monotonic() >= deadline:
                 return result
             time.sleep(0.002)
@@ -188,7 +189,7 @@ class Process:
         self._popen.stdin.close()
         if grace:
             self._exit_within(grace)
-        _quietly(lambda: os.killpg(self._popen.pid, signal.SIGKILL))
+        _quietly(lambda: os.killpg(self.pid, signal.SIGKILL))
         self._popen.wait()
         self._popen.stdout.close()
         self._log.join()

@@ -177,7 +177,7 @@ class Finder(MetaPathFinder):
             sys.modules.update(hidden)
 
     def _is_foreign(self, name: str, module: object) -> bool:
-        return isinstance(module, StandInModule) and _top(name) != self.package
+        return isinstance(module, StandInModule) and _top(name) not in _loaded
 
 
 def _top(name: str) -> str:

@@ -69,7 +69,7 @@ impl Allocator {
         let stop = (request.scheduled + hits.len() * self.size + n).min(request.expected).min(request.limit);
         let needed = (stop + lookahead).min(request.limit).div_ceil(self.size);
         let fresh = needed.saturating_sub(request.row.len() + hits.len());
-        if fresh + hits.iter().filter(|&&block| self.holders[block] == 0).count() > self.free.len() { return false }
+        if fresh + self.free.iter().filter(|block| hits.contains(block)).count() > self.free.len() { return false }
         self.free.retain(|block| !hits.contains(block));
         let recycled: Vec<_> = self.free.drain(..fresh).collect();
         for key in recycled.iter().filter_map(|&block| self.key[block].take()) { self.index.remove(&key); }

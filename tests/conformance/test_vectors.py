@@ -1,0 +1,64 @@
+"""Conformance vectors: the reference shows their facts, and whoever breaks them is seen."""
+
+from importlib import resources
+
+import msgspec
+import pytest
+
+from kvproof.fuzz import vectors
+from kvproof.fuzz.adapters.reference import ReferenceAdapter
+from kvproof.fuzz.faults import by_id, planted
+from kvproof.fuzz.vectors import Fact, Vector
+from kvproof.spec import operations as op
+
+VECTORS = vectors.bundled()
+FOLDER = resources.files("kvproof.spec.cases") / "vectors"
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.id)
+def test_the_reference_shows_the_facts(vector: Vector) -> None:
+    assert vectors.run(ReferenceAdapter(), vector).result == "valid"
+
+
+def test_index_files_and_schema_agree() -> None:
+    files = {file.name.removesuffix(".json") for file in FOLDER.iterdir()} - {"index", "schema"}
+    assert {vector.id for vector in VECTORS} == files and len(VECTORS) == len(files) > 40
+    schema = msgspec.json.decode((FOLDER / "schema.json").read_bytes())
+    assert schema == msgspec.json.decode(msgspec.json.encode(vectors.schema()))
+    assert {vector.version for vector in VECTORS} == {vectors.VERSION}
+
+
+def test_no_fact_names_a_block() -> None:
+    assert set(Fact.__struct_fields__) == {
+        "after", "refused", "hit", "least_hit", "most_hit", "blocks", "most_blocks", "shared",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["full-hit", "adapter-is-salt", "stale-hash", "lookahead-uncovered"])
+def test_a_faulty_allocator_is_invalid_on_some_vector(fault: str) -> None:
+    with planted([by_id(fault)]):
+        results = [vectors.run(ReferenceAdapter(), vector).result for vector in VECTORS]
+    assert "invalid" in results
+
+
+class Shy(ReferenceAdapter):
+    """Never takes a hit, which is safe and of little use."""
+
+    def admit(self, request: str, n: int, lookahead: int) -> op.Granted | op.Refused:
+        self._requests[request].read_cache = False
+        return super().admit(request, n, lookahead)
+
+
+def test_an_allocator_that_never_hits_is_acceptable_and_none_of_it_invalid() -> None:
+    results = [vectors.run(Shy(level=2), vector) for vector in VECTORS]
+    assert {seen.result for seen in results if seen.result != "skipped"} <= {"valid", "acceptable", "invalid"}
+    assert any(seen.result == "acceptable" for seen in results)
+    broken = [seen for seen in results if seen.result == "invalid"]
+    assert all("refus" in seen.reason or "grant" in seen.reason for seen in broken), broken
+
+
+def test_a_vector_that_needs_what_is_not_there_is_skipped_with_the_reason() -> None:
+    poor = ReferenceAdapter()
+    poor.capabilities = msgspec.structs.replace(poor.capabilities, features=())
+    reasons = {seen.reason for seen in (vectors.run(poor, vector) for vector in VECTORS) if seen.reason}
+    assert "the allocator has no lookahead" in reasons
