@@ -72,12 +72,13 @@ def _length(world: World, c: Choices) -> int:
     return max(1, min(length, world.config.max_len))
 
 
+_IDS: Final = tuple("xyzabcdefghij")
+
 _NEEDS: Final = {0: "adapters", 1: "salts", 2: "items", 3: "items", 4: "embeddings"}
 
 
 def _extras(world: World, c: Choices, length: int) -> op.Extras:
     kind = c.below(12)
-    size = world.config.block_size
     if not world.can(_NEEDS.get(kind, "")):
         return op.Extras()
     match kind:
@@ -86,19 +87,36 @@ def _extras(world: World, c: Choices, length: int) -> op.Extras:
         case 1:
             return op.Extras(salt=c.pick((_SAME, _SAME * 2)))
         case 2 | 3:
-            offset = max(0, min(size * c.below(3) + c.between(-1, 1), length - 1))
-            item = op.Item(c.pick((_SAME, "y")), offset, min(c.between(1, size + 1), length - offset))
-            rest = length - item.offset - item.length
-            second = (op.Item("z", item.offset + item.length, 1),) if rest > 0 and c.chance(40) else ()
-            return op.Extras(items=(item, *second))
+            return op.Extras(items=_items(world, c, length))
         case 4:
             return op.Extras(embeddings=(op.Embedding(c.below(length), c.below(2)),))
         case _:
             return op.Extras()
 
 
+def _items(world: World, c: Choices, length: int) -> tuple[op.Item, ...]:
+    """One item across a block's edge, or two close to each other, often in the last block."""
+    size = world.config.block_size
+    edge = length // size * size if c.chance(30) else size * c.below(3)
+    offset = max(0, min(edge + c.between(-1, 1), length - 1))
+    items: list[op.Item] = []
+    for name in (c.pick((_SAME, "y")), *(("z",) if c.chance(40) else ())):
+        span = c.between(1, size + 1) if world.can("spans") else _span(name, size)
+        if offset + span <= length:
+            items.append(op.Item(name, offset, span))
+            offset += span + c.below(2)
+    return tuple(items)
+
+
+def _span(name: str, size: int) -> int:
+    """The length of an item, where its id decides it."""
+    return 1 + sum(map(ord, name)) % size
+
+
 def _prompt(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras]:
     """Most prompts share a prefix with an earlier one."""
+    if c.chance(12) and (grown := _grown(world, c)):
+        return grown
     length = _length(world, c)
     if world.recent and c.chance(55):
         tokens, extras = c.pick(world.recent)
@@ -110,11 +128,23 @@ def _prompt(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras]:
         elif c.chance(35):
             if extras == op.Extras():
                 tokens = _retold(world, c, tokens)
-            extras = _twisted(c, extras, len(tokens))
+            extras = _twisted(world, c, extras, len(tokens))
     else:
         tokens = tuple(_base(c.below(3), length, world.config.block_size))
         extras = _extras(world, c, length)
     return tokens, extras
+
+
+def _grown(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras] | None:
+    """A former request's prompt with the tokens sampled for it: those blocks filled one token at a time."""
+    names = list(world.state.requests)
+    if not names:
+        return None
+    request = world.state.requests[c.pick(names)]
+    path = request.paths[0]
+    tokens = world.state.claims.tokens_back(path.at(path.length - 1), path.length)
+    extras = request.inputs.extras
+    return tuple(tokens), _twisted(world, c, extras, len(tokens)) if c.chance(40) else extras
 
 
 def _retold(world: World, c: Choices, tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,24 +153,33 @@ def _retold(world: World, c: Choices, tokens: tuple[int, ...]) -> tuple[int, ...
     return (*tokens[:place], tokens[place] + 7, *tokens[place + 1 :])
 
 
-def _twisted(c: Choices, extras: op.Extras, length: int) -> op.Extras:
+def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Extras:
     """The same extras but for one detail: a length, an offset, an identity, a content."""
     if extras.embeddings:
         first, *rest = extras.embeddings
         return replace(extras, embeddings=(replace(first, content=1 - first.content), *rest))
-    if len(extras.items) == 1:
-        (item,) = extras.items
-        match c.below(3):
-            case 0:
-                item = replace(item, length=item.length + (1 if item.offset + item.length < length else -1))
-            case 1:
-                item = replace(item, offset=max(0, item.offset - 1))
-            case _:
-                item = replace(item, id=item.id + _SAME)
-        return replace(extras, items=(item,) if item.length else ())
+    if extras.items:
+        first_item, *others = extras.items
+        changed = _twisted_item(world, c, first_item, length if not others else others[0].offset)
+        return replace(extras, items=(*((changed,) if changed.length else ()), *others))
     if extras.adapter is not None:
         return replace(extras, adapter=replace(extras.adapter, id=1 - extras.adapter.id))
     return extras
+
+
+def _twisted_item(world: World, c: Choices, item: op.Item, end: int) -> op.Item:
+    """Another id, another place, or another length where an id may have several."""
+    match c.below(3):
+        case 0 if world.can("spans"):
+            return replace(item, length=item.length + (1 if item.offset + item.length < end else -1))
+        case 1:
+            return replace(item, offset=max(0, item.offset - 1))
+        case _ if world.can("spans"):
+            return replace(item, id=item.id + _SAME)
+        case _:
+            size = world.config.block_size
+            same = [name for name in _IDS if name != item.id and _span(name, size) == item.length]
+            return replace(item, id=same[0]) if same else item
 
 
 def _last_special(extras: op.Extras) -> int:

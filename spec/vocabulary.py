@@ -89,11 +89,14 @@ FEATURES: Final = (
     "adapters",
     "salts",
     "items",
+    "spans",
     "embeddings",
     "opt_out",
+    "events",
 )
 """What an allocator may lack besides: grants of a part of what is left; slots for drafts; ending a
-life whose grant was not dispatched; the extras of the key; requests that do not read the cache."""
+life whose grant was not dispatched; the extras of the key; items whose length their id does not
+decide; requests that do not read the cache; an event stream."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ import msgspec
 
 from kvproof.fuzz.adapters.port import Adapter, Errored
 from kvproof.fuzz.targets import TargetError, wire
-from kvproof.fuzz.targets.process import Process
+from kvproof.fuzz.targets.process import GRACE, IDLE, Process
 from kvproof.spec import operations as op
 from kvproof.spec.vocabulary import BlockIds, CacheConfig
 
@@ -25,58 +25,15 @@ TIMEOUT: Final = 5.0
 """Seconds for each answer; `@timeout=` behind the command or `KVPROOF_STDIO_TIMEOUT` says otherwise."""
 START: Final = 10
 """How many times as long the first answer may take: programs load."""
-GRACE: Final = 0.5
-"""Seconds that a process has to end once its input is closed."""
-IDLE: Final = 4
-"""Processes that are kept for the next adapter."""
 
 _DONE: Final = op.Done()
 _REFUSED: Final = op.Refused()
 _DISPATCHED: Final = op.Dispatched()
 _RETIRED: Final = op.Retired()
 
-Key = tuple[tuple[str, ...], float]
-"""A command and its timeout: which adapters may share a process."""
-
 
 class Failed(Exception):
     """The allocator says that an operation failed."""
-
-
-class Idle:
-    """Processes that wait for the next adapter with the same command."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[Key, Process, wire.Welcome]] = []
-        # At exit, finalizers run from the newest to the oldest: adapters let go before this.
-        weakref.finalize(self, _stop_all, self._kept)
-
-    def take(self, key: Key) -> tuple[Process, wire.Welcome] | None:
-        """One that was kept, if there is. After a fork they are the parent's."""
-        self._kept[:] = [each for each in self._kept if each[1].ours]
-        for i, (kept, process, welcome) in enumerate(self._kept):
-            if kept == key:
-                del self._kept[i]
-                return process, welcome
-        return None
-
-    def keep(self, key: Key, process: Process, welcome: wire.Welcome) -> None:
-        """Keep one that is healthy; the oldest goes when there are too many."""
-        self._kept.append((key, process, welcome))
-        if len(self._kept) > IDLE:
-            self._kept.pop(0)[1].stop(GRACE)
-
-    def stop(self) -> None:
-        """Stop them all."""
-        _stop_all(self._kept)
-
-
-def _stop_all(kept: list[tuple[Key, Process, wire.Welcome]]) -> None:
-    while kept:
-        kept.pop()[1].stop(GRACE)
-
-
-IDLE_PROCESSES: Final = Idle()
 
 
 class StdioAdapter(Adapter):
@@ -94,25 +51,23 @@ class StdioAdapter(Adapter):
         self._wire: frozenset[str] = frozenset()
         self._ahead: op.Observation | None = None
         self._sweeps = False
-        key = (command, timeout)
-        kept = IDLE_PROCESSES.take(key) if reuse else None
-        self._process, welcome = kept or (Process(command, timeout), None)
-        self._release = weakref.finalize(self, self._process.stop, GRACE)
+        self._process = (IDLE.take(command, timeout) if reuse else None) or Process(command, timeout)
+        self._release = weakref.finalize(self, _let_go, self._process, reuse)
         try:
-            welcome = welcome or self._send(wire.Hello(wire.VERSION), START)
-            self._meet(welcome)
-        except (Errored, Failed) as error:
-            self._failure = error if isinstance(error, Errored) else self._fail(f"it refused hello: {error}")
-            return
-        if reuse:
-            self._release.detach()
-            self._release = weakref.finalize(self, _release, key, self._process, welcome)
+            self._meet()
+        except Errored as error:
+            self._failure = error
+        except Failed as error:
+            self._fail(f"it refused hello: {error}")
 
-    def _meet(self, welcome: wire.Welcome) -> None:
+    def _meet(self) -> None:
+        """Say hello, unless it was said to an earlier adapter."""
+        welcome = self._process.greeting or self._send(wire.Hello(wire.VERSION), START)
         try:
             self.capabilities, self._wire = wire.checked(welcome)
         except wire.WireError as error:
             raise self._fail(f"it {error}") from None
+        self._process.greeting = welcome
         self.allocator = welcome.name
         self._sweeps = self.capabilities.level >= 2 and "batch" in self._wire
 
@@ -268,16 +223,19 @@ class StdioAdapter(Adapter):
         return op.Observation(*shown, usage, seen.metrics, seen.events)
 
 
-def _release(key: Key, process: Process, welcome: wire.Welcome) -> None:
-    """Let go of a process: a healthy one may serve the next adapter."""
-    if process.broken:
-        process.stop()
+def _let_go(process: Process, reuse: bool) -> None:
+    """Stop a process, or keep a healthy one for the next adapter."""
+    if reuse and not process.broken:
+        IDLE.keep(process)
     else:
-        IDLE_PROCESSES.keep(key, process, welcome)
+        process.stop(GRACE)
 
 
 def target(rest: str) -> Adapter:
-    """An adapter for a command line; options behind it are `@timeout=SECONDS` and `@fresh`. Raises `TargetError`."""
+    """An adapter for a command line and the options behind it, `@timeout=SECONDS` and `@fresh`.
+
+    Raises `TargetError`.
+    """
     try:
         words = shlex.split(rest)
     except ValueError as error:

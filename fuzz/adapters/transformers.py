@@ -54,13 +54,7 @@ class TransformersAdapter(Adapter):
         self._config = config
         self._cache = self._modules.new_cache(config, self._layers, self._head)
         (self._allocator,) = self._cache.cache_allocators.values()
-        first = 2 * self._allocator.blocks_per_sector
-        surplus = self._cache.num_sectors * self._allocator.blocks_per_sector - config.blocks
-        if surplus:
-            self._cache.can_store_request_tokens(self._state(_SURPLUS, [0]), surplus * config.block_size)
-        kept = self._allocator.block_table.get(_SURPLUS, [])
-        usable = [block for block in range(first, first + config.blocks + surplus) if block not in kept]
-        self._number = {block: number for number, block in enumerate(usable, 1)}
+        self._number = _numbered(self._cache, self._allocator, self._state(_SURPLUS, [0]), config)
         self._progress: dict[str, Progress] = {}
         self._states: dict[str, Any] = {}
         self._granted: dict[str, dict[str, int]] = {}
@@ -125,10 +119,10 @@ class TransformersAdapter(Adapter):
             self._states[output.request].generated_tokens.extend(output.sampled)
         before = {name: self._rows(name) for name in self._states}
         for state, complete in self._steps.pop(operation.step):
-            # Finished states are skipped inside; a preempted one has made way for another.
+            # The states of lives that ended are skipped inside.
             self._cache.mark_complete_blocks(state, complete)
-        rows = {name: self._rows(name) for name in self._states}
-        return op.Retired(swapped={name: row for name, row in rows.items() if row != before[name]})
+        after = {name: self._rows(name) for name in self._states}
+        return op.Retired(swapped={name: row for name, row in after.items() if row != before[name]})
 
     def finish(self, request: str) -> None:
         if request in self._states:
@@ -145,9 +139,20 @@ class TransformersAdapter(Adapter):
         self._progress[request].end()
 
 
+def _numbered(paged: Any, allocator: Any, filler: Any, config: CacheConfig) -> dict[int, int]:
+    """Physical blocks by number from 1. `filler` stands for a request that takes what is not asked for."""
+    first = 2 * allocator.blocks_per_sector
+    count = paged.num_sectors * allocator.blocks_per_sector
+    if count > config.blocks:
+        paged.can_store_request_tokens(filler, (count - config.blocks) * config.block_size)
+    kept = allocator.block_table.get(filler.request_id, [])
+    usable = [block for block in range(first, first + count) if block not in kept]
+    return {block: number for number, block in enumerate(usable, 1)}
+
+
 @cache
 def _modules(version: str) -> Any:
-    """What is used of a release. Its package imports much of the library around it, and none of that is used."""
+    """What is used of a release; of the library around it nothing is."""
     try:
         import torch
     except ImportError:
@@ -177,7 +182,7 @@ def _modules(version: str) -> Any:
         },
     )
     # Memory is not measured: the number of blocks is given.
-    caches.get_device_and_memory_breakdown = lambda: (torch.device("cpu"), 1 << 40, 0, 0)
+    vars(caches).update(get_device_and_memory_breakdown=lambda: (torch.device("cpu"), 1 << 40, 0, 0))
 
     def new_cache(config: CacheConfig, layers: int, head: int) -> Any:
         model = SimpleNamespace(

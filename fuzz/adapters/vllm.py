@@ -32,8 +32,8 @@ class _Totals(msgspec.Struct):
 class VllmAdapter(Adapter):
     """One full-attention group. Keys and events go by the names that vLLM gives to its consumers.
 
-    An adapter's identity in vLLM is its name and path (before 0.11.1 its number); what two
-    adapters of one name and path differ in is told by the path.
+    vLLM tells LoRA adapters apart by number up to 0.11.0, then by name, since 0.31 by name and
+    path. Each adapter gets a number of its own; what only its `id` tells apart goes by path.
     """
 
     name = "vllm"
@@ -45,6 +45,7 @@ class VllmAdapter(Adapter):
         operations += ["lookup"] if release.records_at_admission else []
         features = ["chunks", "lookahead", "adapters", "items", "opt_out"]
         features += ["salts"] if release.has_salts else []
+        features += ["events"] if release.has_events else []
         self.capabilities = Capabilities(
             2,
             publish="grant",

@@ -12,6 +12,7 @@ import click
 from kvproof.fuzz.cli.errors import HARNESS_FAULT, INTERRUPTED, USAGE, explain_fault, is_usage, sentence
 
 COMMANDS: Final = {
+    "bench": "Measure our manager beside released ones.",
     "check": "Run every phase: smoke, timeline, cases, proofs, fuzz, workload.",
     "conform": "Judge allocators, each in a process of its own.",
     "demo": "Plant a fault, find it, shrink it, explain it, in seconds.",

@@ -33,7 +33,9 @@ _LOCK: Final = threading.RLock()
 class Absent(ModuleType):
     """Stands for a module that is not here: every name is an empty class, fit for imports and annotations."""
 
-    __path__: list[str] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -70,7 +72,7 @@ def load(
             reason = f"{type(error).__name__}: {error}".rstrip(".")
             raise TargetError(f"{', '.join(names)} cannot be loaded from {folder}: {reason}.") from error
         alias = f"{PREFIX}.{re.sub(r'[^0-9A-Za-z_]', '_', folder.name)}"
-        own = {name: each for name, each in sys.modules.items() if finder.owns(name)}
+        own = {name: each for name, each in sys.modules.items() if finder.belongs(name)}
     sys.modules.update({f"{alias}.{name}": each for name, each in own.items()})
     return loaded
 
@@ -103,9 +105,13 @@ class _Finder(MetaPathFinder):
         self._tops = {name.partition(".")[0] for name in names}
         self._above = {name[: match.start()] for name in names for match in re.finditer(r"\.", name)}
 
+    def belongs(self, name: str) -> bool:
+        """Whether a module of this name is of the package."""
+        return name.partition(".")[0] in self._tops
+
     def owns(self, name: str) -> bool:
         """Whether a module of this name comes from here."""
-        return name.partition(".")[0] in self._tops or name in self._given or self._is_absent(name)
+        return self.belongs(name) or name in self._given or self._is_absent(name)
 
     def _is_absent(self, name: str) -> bool:
         return any(name == each or name.startswith(each + ".") for each in self._absent)
@@ -117,7 +123,7 @@ class _Finder(MetaPathFinder):
             return _ready(name, self._given[name])
         if self._is_absent(name):
             return _ready(name, Absent(name))
-        if not self.owns(name):
+        if not self.belongs(name):
             return None
         place = self._folder.joinpath(*name.split("."))
         if name in self._above:

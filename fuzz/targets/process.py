@@ -12,9 +12,10 @@ import signal
 import subprocess
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from kvproof.fuzz.adapters.port import Errored
 from kvproof.fuzz.targets import TargetError
@@ -26,6 +27,8 @@ KEPT: Final = 20
 """Lines of the conversation, and of the log, in a transcript."""
 WIDTH: Final = 400
 """Characters of a line in a transcript."""
+GRACE: Final = 0.5
+"""Seconds that a process has to end once its input is closed."""
 
 
 class Log:
@@ -54,10 +57,12 @@ class Process:
     """A running program, the leader of a process group of its own. `ask` it; `stop` it at the end.
 
     `timeout` is in seconds, for each line. `broken` once it must not be asked any more.
+    `greeting` is free for what was learnt from it at first.
     """
 
     def __init__(self, command: Sequence[str], timeout: float) -> None:
-        self.timeout = timeout
+        self.command, self.timeout = tuple(command), timeout
+        self.greeting: Any = None
         self.broken = False
         self._said: deque[tuple[str, bytes]] = deque(maxlen=KEPT)
         environment = {"PYTHONHASHSEED": "0", **os.environ}
@@ -107,7 +112,8 @@ class Process:
         except BrokenPipeError:
             raise self.fail(self._end(what)) from None
         if not self._ready.poll(timeout * 1000):
-            raise self.fail(f"no answer to {what} within {timeout:g} s")
+            gone = self._exit_within(0) is not None
+            raise self.fail(self._end(what) if gone else f"no answer to {what} within {timeout:g} s")
         answer = self._read()
         if not answer.endswith(b"\n"):
             answer = self._more(answer, what, time.monotonic() + timeout)
@@ -206,3 +212,40 @@ def _quietly(kill: Callable[[], None]) -> None:
 def _shown(line: bytes) -> str:
     text = line[:WIDTH].decode(errors="replace").rstrip("\n").replace("\n", "⏎")
     return text if len(line) <= WIDTH else f"{text}… ({len(line)} bytes)"
+
+
+class Idle:
+    """Healthy processes that wait to be asked by somebody else, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: list[Process] = []
+        # At exit, finalizers run from the newest to the oldest: who uses a process lets it go before this.
+        weakref.finalize(self, _stop_all, self._kept)
+
+    def take(self, command: Sequence[str], timeout: float) -> Process | None:
+        """One that was started so, if there is. After a fork they are the parent's."""
+        self._kept[:] = [each for each in self._kept if each.ours]
+        for i, process in enumerate(self._kept):
+            if (process.command, process.timeout) == (tuple(command), timeout):
+                return self._kept.pop(i)
+        return None
+
+    def keep(self, process: Process) -> None:
+        """Keep one; the oldest is stopped when there are too many."""
+        self._kept.append(process)
+        if len(self._kept) > self._most:
+            self._kept.pop(0).stop(GRACE)
+
+    def stop(self) -> None:
+        """Stop them all."""
+        _stop_all(self._kept)
+
+
+def _stop_all(processes: list[Process]) -> None:
+    while processes:
+        processes.pop().stop(GRACE)
+
+
+IDLE: Final = Idle(4)
+"""Of this process."""

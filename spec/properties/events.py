@@ -7,7 +7,8 @@ from kvproof.spec.clauses import Evidence, Moment, clause
 @clause("KV-P-events", 2)
 def replay(moment: Moment) -> Evidence | None:
     """Replaying the events gives exactly the keys that can be hit."""
-    if moment.seen is None or moment.seen.free is None or not moment.state.config.events:
+    told = moment.state.config.events and moment.state.capabilities.has("events")
+    if moment.seen is None or moment.seen.free is None or not told:
         return None
     hittable = {(entry.group, entry.key) for entry in moment.seen.index}
     if hittable == moment.keys.announced:

@@ -218,7 +218,7 @@ def first_row(**changes: object) -> Callable[[tuple[op.WorkerRow, ...]], tuple[o
 MISMATCH = op.Mismatch(1, 0, 0, 4, 5)
 STALE_PADDING = rows("host", lambda found: (found[0], replace(found[1], rows=((5, 0, 0, 0, 0, 0),))))
 POLICY = Capabilities(3, policy=True)
-L1, SWAPS, L3 = Capabilities(1), Capabilities(1, swap=True), Capabilities(3)
+L1, SWAPS, L3 = Capabilities(1), Capabilities(1, swap=True), Capabilities(3, features=("events",))
 
 LIES: dict[str, tuple[int, Forge, Capabilities, tuple[op.AnyOperation, ...]]] = {
     "KV-P-capacity": (1, crashed, L3, TOO_LARGE),

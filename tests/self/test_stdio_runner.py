@@ -1,13 +1,11 @@
-"""The runner of stdio targets: whoever breaks the protocol is errored or violated, soon, and leaves nothing behind."""
+"""The runner of stdio targets: who breaks the protocol is errored or violated, soon, and leaves nothing."""
 
 import gc
-import json
 import shlex
 import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from kvproof.fuzz import cases
@@ -16,12 +14,12 @@ from kvproof.fuzz.adapters.port import Errored
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.engines.soak import soak
 from kvproof.fuzz.session import Session
-from kvproof.fuzz.targets import TargetError, make_adapter, wire
+from kvproof.fuzz.targets import TargetError, make_adapter
+from kvproof.fuzz.targets.process import IDLE
 from kvproof.spec import operations as op
 from kvproof.spec.oracle import Verdict
 from kvproof.spec.vocabulary import CacheConfig
 
-ROOT = Path(__file__).parents[2]
 FAKES = Path(__file__).parent / "fakes"
 CONFIG = CacheConfig(blocks=4, block_size=2)
 LIFE: tuple[op.AnyOperation, ...] = (
@@ -38,7 +36,14 @@ LIFE: tuple[op.AnyOperation, ...] = (
 )
 
 
-def command(way: str, options: str = "@fresh", timeout: str = "0.4") -> str:
+@pytest.fixture(scope="module", autouse=True)
+def processes():
+    """None is left behind."""
+    yield
+    IDLE.stop()
+
+
+def command(way: str, options: str = "@fresh", timeout: str = "5") -> str:
     words = [sys.executable, "-I", "-S", str(FAKES / "fake.py"), way]
     return f"cmd:{shlex.join(words)} {options} @timeout={timeout}"
 
@@ -82,11 +87,11 @@ def test_a_fake_that_keeps_to_the_protocol_holds():
 ERRORED = {
     "dies-at-start": "it exited with status 3 while it was asked hello",
     "speaks-first": "it spoke before it was asked hello|its answer to hello is not JSON",
-    "hangs-at-start": "no answer to hello within 4 s",
+    "hangs-at-start": "no answer to hello within 1.5 s",
     "wrong-version": "it declares version 2, which is not of 1",
     "declares-level-3": "it declares level 3, which is not of 0, 1, 2",
     "declares-magic": "it declares operation 'magic', which is not of 'lookup'",
-    "declares-an-unknown-field": "its answer to hello has the wrong shape: Object contains unknown field `magic`",
+    "declares-an-unknown-field": "its answer to hello has the wrong shape: Object contains unknown field",
     "refuses-configure": "it failed at configure: blocks of 2 tokens are too small",
     "dies-in-the-middle": "it exited with status 7 while it was asked row",
     "is-killed": "it was killed by SIGSEGV while it was asked row",
@@ -94,24 +99,28 @@ ERRORED = {
     "floods-stdout": "it answered row with a line of more than 1 MiB",
     "floods-lines": "it answered row with more than one line",
     "not-json": "its answer to row is not JSON: JSON is malformed",
-    "speaks-twice": "it answered admit with more than one line|it spoke before it was asked row",
+    "speaks-twice": "it answered submit with more than one line|it spoke before it was asked admit|"
+    "its answer to admit has the wrong shape",
     "speaks-late": "it answered configure with more than one line|it spoke before it was asked submit",
     "wrong-shape": "its answer to admit has the wrong shape: Expected `array`, got `int` - at `$.rows[0]`",
     "answers-floats": "its answer to admit has the wrong shape: Expected `int`, got `float` - at `$.hit`",
     "closes-stdout": "it closed its output while it was asked row, but lives on",
     "floods-stderr-and-dies": "it exited with status 1 while it was asked row",
-    "leaves-a-child": "it exited with status 0 while it was asked row|it closed its output",
+    "leaves-a-child": "it exited with status 0 while it was asked row",
     "declares-level-2": "it declares level 2 and failed at observe: no such operation",
     "declares-level-2-in-batches": "it declares level 2 and failed at observe: no such operation",
     "observes-half": "its answer to observe has the wrong shape: Object missing required field `index`",
 }
 
 
+HASTE = {"hangs": "0.4", "hangs-at-start": "0.15", "leaves-a-child": "0.4"}
+"""Who lets us wait. The others have time, on a busy machine too; a first answer has ten times as much."""
+
+
 @pytest.mark.parametrize("way", ERRORED)
 def test_who_breaks_the_protocol_is_errored(way):
     start = time.monotonic()
-    # Output is slow to flood through two busy cores.
-    verdict = judged(command(way, timeout="5" if "flood" in way else "0.4"))
+    verdict = judged(command(way, timeout=HASTE.get(way, "5")))
     assert time.monotonic() - start < 8
     assert verdict.result == "errored" and verdict.violation is None
     reason, *transcript = verdict.error.splitlines()
@@ -142,12 +151,11 @@ def test_the_transcript_ends_with_what_went_wrong():
 
 
 def test_a_flood_on_stderr_alone_does_no_harm():
-    verdict = judged(command("floods-stderr", timeout="5"))
-    assert verdict.result == "holds"
+    assert judged(command("floods-stderr")).result == "holds"
 
 
 def test_children_of_the_process_go_with_it():
-    verdict = judged(command("leaves-a-child"))
+    verdict = judged(command("leaves-a-child", timeout="0.4"))
     (line,) = [line for line in verdict.error.splitlines() if line.startswith("! child")]
     assert not alive(int(line.split()[-1]))
 
@@ -158,12 +166,12 @@ def test_a_process_that_ignores_the_end_of_its_input_is_stopped():
     assert time.monotonic() - start < 3
 
 
-def test_an_errored_soak_ends_with_a_case_that_recurs():
-    for way in ("dies-at-start", "dies-in-the-middle"):
-        result = soak(500, 3, adapter=lambda way=way: make_adapter(command(way)))
-        assert result.case is not None and result.case.expected.result == "errored"
-        assert cases.replay(result.case).recurs(result.case)
-    assert isinstance(result.case.operations[-1], op.Row)
+@pytest.mark.parametrize("way", ["dies-at-start", "dies-in-the-middle"])
+def test_an_errored_soak_ends_with_a_case_that_recurs(way):
+    case = soak(500, 3, adapter=lambda: make_adapter(command(way))).case
+    assert case is not None and case.expected.result == "errored"
+    assert cases.replay(case).recurs(case)
+    assert isinstance(case.operations[-1], op.Row) if case.operations else way == "dies-at-start"
     assert not zombies()
 
 
@@ -171,7 +179,7 @@ def test_an_errored_soak_ends_with_a_case_that_recurs():
 
 
 def test_a_process_serves_one_adapter_after_the_other():
-    stdio.IDLE_PROCESSES.stop()
+    IDLE.stop()
     adapters = [make_adapter(command("correct", "")) for _ in range(2)]
     pids = [adapter.pid for adapter in adapters if isinstance(adapter, stdio.StdioAdapter)]
     assert pids[0] != pids[1] and all(alive(pid) for pid in pids)
@@ -184,7 +192,7 @@ def test_a_process_serves_one_adapter_after_the_other():
     # One that nobody closes is let go when nobody has it any more.
     del again, other, adapters
     gc.collect()
-    stdio.IDLE_PROCESSES.stop()
+    IDLE.stop()
     assert not any(alive(pid) for pid in pids) and not zombies()
 
 
@@ -199,13 +207,13 @@ def test_a_closed_adapter_is_not_asked():
 def test_a_long_message_meets_a_process_that_does_not_read():
     long = op.Submit("a", ((0, 300_000),))
     config = CacheConfig(blocks=20, block_size=1 << 14, max_len=1 << 20)
-    for way, result in (("correct", "holds"), ("hangs-at-start", "errored")):
-        adapter = make_adapter(command(way))
-        assert Session(adapter, config).run([long]).result == result
+    for way, result in (("correct", ""), ("stops-reading", "it does not read submit to its end")):
+        adapter = make_adapter(command(way, timeout="2"))
+        assert Session(adapter, config).run([long]).error.partition("\n")[0] == result
         adapter.close()
 
 
-# --- levels and shapes --------------------------------------------------------------------
+# --- levels --------------------------------------------------------------------
 
 
 def reference(*options: str) -> str:
@@ -239,39 +247,6 @@ def test_a_fault_in_the_reference_is_found_over_the_wire(tmp_path):
     target = f"cmd:{shlex.join([sys.executable, str(script)])}"
     found = soak(3_000, 0, adapter=lambda: make_adapter(target)).case
     assert found is not None and found.expected.clause == "KV-I2-key"
-
-
-def test_schemas_are_those_of_the_code():
-    folder = ROOT / "fuzz/targets/schemas"
-    found = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
-    assert found == wire.schemas(), "run: python -m kvproof.fuzz.targets.wire fuzz/targets/schemas"
-
-
-def test_schemas_name_only_what_they_define():
-    def references(value: object) -> list[str]:
-        if isinstance(value, dict):
-            own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-            return own + [each for part in value.values() for each in references(part)]
-        return [each for part in value for each in references(part)] if isinstance(value, list) else []
-
-    for text in wire.schemas().values():
-        schema = json.loads(text)
-        assert {each.removeprefix("#/$defs/") for each in references(schema)} <= set(schema["$defs"])
-        assert '"number"' not in text, "there are no floats"
-
-
-def test_the_page_names_every_message():
-    text = (ROOT / "fuzz/targets/PROTOCOL.md").read_text(encoding="utf-8")
-    assert [wire.name_of(kind) for kind in wire.MESSAGES if f"`{wire.name_of(kind)}`" not in text] == []
-
-
-def test_the_example_of_the_page_is_a_conversation():
-    text = (ROOT / "fuzz/targets/PROTOCOL.md").read_text(encoding="utf-8")
-    (block,) = [part for part in text.split("```") if part.startswith("text\n")]
-    lines = [line for line in block.splitlines()[1:] if line]
-    for asked, answered in zip(lines[::2], lines[1::2], strict=True):
-        message = msgspec.json.decode(asked.removeprefix("→ "), type=wire.AnyMessage)
-        wire.read(answered.removeprefix("← ").encode(), type(message))
 
 
 # --- the target's name --------------------------------------------------------------------

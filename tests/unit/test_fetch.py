@@ -82,7 +82,12 @@ def test_other_platforms_are_tried_and_the_reason_is_told(cache, pip):
 
 def test_another_failure_is_not_tried_again(monkeypatch):
     calls = []
-    monkeypatch.setattr(fetching, "_pip", lambda *given: calls.append(given) or "the index is away")
+
+    def download(arguments, work):
+        calls.append(arguments)
+        return "the index is away"
+
+    monkeypatch.setattr(fetching, "_pip", download)
     with pytest.raises(TargetSkipped, match="the index is away"):
         fetch("pack==1.2")
     assert len(calls) == 1
@@ -121,7 +126,7 @@ def test_pip_is_missing(monkeypatch, tmp_path):
     def run(command, **_):
         return subprocess.CompletedProcess(command, 1, "", f"{sys.executable}: No module named pip\n")
 
-    monkeypatch.setattr(fetching.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     assert "No module named pip" in fetching._pip(["pack==1"], tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""An allocator without a prefix cache that keeps to the protocol, except in the one way that its argument names."""
+"""An allocator without a prefix cache that keeps to the protocol but for the way that its argument names."""
 
 import json
 import os
@@ -87,8 +87,8 @@ def spoilt(op: str, reply: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def misbehave(op: str) -> None:
-    """What happens instead of an answer, where it does."""
+def misbehave(op: str) -> bool:
+    """What happens before an answer, where something does; whether it was the answer."""
     match WAY, op:
         case "dies-in-the-middle", "row":
             print("out of luck", file=sys.stderr)
@@ -104,9 +104,10 @@ def misbehave(op: str) -> None:
             while True:
                 print('{"ok": true}')
         case "not-json", "row":
-            print("Hello, world!")
-        case "speaks-twice", "admit":
-            print('{"ok": false}', flush=True)
+            print("Hello, world!", flush=True)
+            return True
+        case "speaks-twice", "submit":
+            print('{"ok": true}', flush=True)
         case "speaks-late", "configure":
             print('{"ok": true}\n{"ok"', end="", flush=True)
             time.sleep(60)
@@ -122,6 +123,7 @@ def misbehave(op: str) -> None:
             print("child", child.pid, file=sys.stderr, flush=True)
         case "leaves-a-child", "row":
             sys.exit(0)
+    return False
 
 
 def main() -> None:
@@ -134,7 +136,8 @@ def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         op = message["op"]
-        misbehave(op)
+        if misbehave(op):
+            continue
         if op == "configure":
             allocator = Plain(message)
         if op == "batch":
@@ -143,6 +146,8 @@ def main() -> None:
         else:
             reply = welcome() if op == "hello" else spoilt(op, allocator.answer(message))
         print(json.dumps(reply), flush=True)
+        if WAY == "stops-reading" and op == "configure":
+            time.sleep(60)
     if WAY == "ignores-the-end":
         time.sleep(60)
 
