@@ -21,6 +21,14 @@ from kvproof.spec.oracle import BY_CODE, CLAUSES
 from kvproof.spec.vocabulary import Capabilities
 
 
+FOLLOWS = {
+    "KV-I2-standing": ("KV-I2-key", "KV-I2-hit", "KV-I2-write", "KV-I2-read", "KV-I4-key", "KV-P-isolation"),
+    "KV-I2-key": ("KV-I2-hit", "KV-I2-write", "KV-I2-read", "KV-I4-key"),
+    "KV-I2-hit": ("KV-I2-write", "KV-I2-read"),
+}
+"""Clauses that fall in the wake of another one, and say nothing more once that is ignored."""
+
+
 class Job(msgspec.Struct, frozen=True):
     """What to judge: at most so many `operations` and `seconds` (0: any), without the `ignore`d clauses."""
 
@@ -87,8 +95,9 @@ def judge(job: Job) -> Judgement:
         if result.case is None:
             break
         error = _keep(result, done, started, findings, ignore)
-    word = "errored" if error else "violated" if findings else "holds" if done else "undecided"
-    unchecked = tuple(c.code for c in CLAUSES if c.level > capabilities.level or c.code in job.ignore)
+    word = "violated" if findings else "errored" if error else "holds" if done else "undecided"
+    hidden = ignore - {finding.clause for finding in findings}
+    unchecked = tuple(c.code for c in CLAUSES if c.level > capabilities.level or c.code in hidden)
     seconds = time.perf_counter() - started
     return Judgement(
         job.target, word, error, done, seconds, tuple(findings), dict(exercised), unchecked, capabilities
@@ -123,8 +132,9 @@ def _keep(result: Result, done: int, started: float, findings: list[Finding], ig
     except CaseError as error:
         case = msgspec.structs.replace(case, title=f"{case.title}; {error}")
     findings.append(Finding(clause, BY_CODE[clause].sentence, done, seconds, case))
-    ignore.add(clause)
-    return ""
+    ignore |= {clause, *FOLLOWS.get(clause, ())}
+    # What follows a crash is meaningless: the allocator is somewhere between two states.
+    return "it raised an error, and was not judged any further" if clause == "KV-P-crash" else ""
 
 
 def judge_apart(job: Job) -> Judgement:

@@ -106,9 +106,9 @@ class Process:
         if self._ready.poll(0):
             raise self.fail(f"it spoke before it was asked {what}" if self._read() else self._end(what))
         try:
-            written = os.write(self._in, line)
-            if written < len(line):
-                self._write(line[written:], what, time.monotonic() + timeout)
+            rest = self._put(line)
+            if rest:
+                self._write(rest, what, time.monotonic() + timeout)
         except BrokenPipeError:
             raise self.fail(self._end(what)) from None
         if not self._ready.poll(timeout * 1000):
@@ -128,6 +128,14 @@ class Process:
             self._said.append(("←", chunk))
         return chunk
 
+    def _put(self, line: bytes) -> bytes:
+        """Write what the pipe takes now; the rest."""
+        try:
+            written = os.write(self._in, line)
+        except BlockingIOError:
+            return line
+        return line[written:]
+
     def _write(self, rest: bytes, what: str, deadline: float) -> None:
         """The rest of a line that did not fit into the pipe at once."""
         ready = select.poll()
@@ -135,7 +143,7 @@ class Process:
         while rest:
             if not ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise self.fail(f"it does not read {what} to its end")
-            rest = rest[os.write(self._in, rest) :]
+            rest = self._put(rest)
 
     def _more(self, first: bytes, what: str, deadline: float) -> bytes:
         """The whole of an answer that came in parts."""
