@@ -145,15 +145,24 @@ def _row(judgement: Judgement, paths: dict[tuple[str, str], str]) -> dict[str, o
 
 
 def _matrix(to: Console, judged: Sequence[Judgement]) -> None:
-    """Targets down, clauses across: those that fell anywhere by name, the others counted."""
+    """Targets down, clauses across: those that fell anywhere, the others counted.
+
+    Where the clauses don't fit side by side each target lists its own.
+    """
     fell = [c.code for c in CLAUSES if any(j.of_clause(c.code) == "violated" for j in judged)]
+    names = {code: code.removeprefix("KV-").split("-", 1) for code in fell}
+    wide = 45 + max(len(j.target) for j in judged) + sum(2 + len(name[1]) for name in names.values())
+    side_by_side = wide <= to.width
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("target", "verdict", "judged"):
         table.add_column(name, justify="right" if name == "judged" else "left", no_wrap=True)
-    for code in fell:
-        table.add_column(code.removeprefix("KV-").replace("-", "\n"), justify="center", overflow="fold")
     for name in ("✓", "–", "·"):
         table.add_column(name, justify="right")
+    if side_by_side:
+        for code in fell:
+            table.add_column("\n".join(names[code]), justify="center", no_wrap=True)
+    elif fell:
+        table.add_column("✗")
     for judgement in judged:
         marks = {c.code: judgement.of_clause(c.code) for c in CLAUSES}
         counts = [
@@ -161,8 +170,12 @@ def _matrix(to: Console, judged: Sequence[Judgement]) -> None:
             for word in ("held", "unchecked", "not exercised")
         ]
         cells = [Text(_MARKS[marks[code]], "bold red" if marks[code] == "violated" else "") for code in fell]
-        judged_text = f"{judgement.operations:,}" if judgement.operations else ""
-        table.add_row(judgement.target, verdict(judgement.result), judged_text, *cells, *counts)
+        listed = Text(
+            " ".join("-".join(names[code]) for code in fell if marks[code] == "violated"), "bold red"
+        )
+        done = f"{judgement.operations:,}" if judgement.operations else ""
+        shown = cells if side_by_side else [listed] if fell else []
+        table.add_row(judgement.target, verdict(judgement.result), done, *counts, *shown)
     to.print(table)
     to.print(Text("✗ fell  ✓ held  – unchecked  · not exercised", "dim"))
 

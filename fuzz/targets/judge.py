@@ -20,11 +20,19 @@ from kvproof.fuzz.targets import TargetError, TargetSkipped, make_adapter
 from kvproof.spec.oracle import BY_CODE, CLAUSES
 from kvproof.spec.vocabulary import Capabilities
 
-
 FOLLOWS = {
-    "KV-I2-standing": ("KV-I2-key", "KV-I2-hit", "KV-I2-write", "KV-I2-read", "KV-I4-key", "KV-P-isolation"),
+    "KV-I2-standing": (
+        "KV-I2-key",
+        "KV-I2-hit",
+        "KV-I2-write",
+        "KV-I2-read",
+        "KV-I4-key",
+        "KV-P-isolation",
+        "KV-P-chain",
+    ),
     "KV-I2-key": ("KV-I2-hit", "KV-I2-write", "KV-I2-read", "KV-I4-key"),
     "KV-I2-hit": ("KV-I2-write", "KV-I2-read"),
+    "KV-P-canonical": ("KV-P-chain",),
 }
 """Clauses that fall in the wake of another one, and say nothing more once that is ignored."""
 
