@@ -64,8 +64,8 @@ def preempted_first(state: State, operation: op.Operation) -> list[op.Preempt]:
             if other.request not in order:
                 order.append(other.request)
                 todo.append(other)
-    granted = [life.request for life in state.grants]
-    order.sort(key=granted.index, reverse=True)
+    turn = {life.request: place for place, life in enumerate(state.grants)}
+    order.sort(key=lambda name: turn.get(name, -1), reverse=True)
     return [op.Preempt(name) for name in order]
 
 

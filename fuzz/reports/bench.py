@@ -63,6 +63,8 @@ def reading(report: Report) -> str:
 def wins(report: Report) -> str:
     """In how many rows ours is the best."""
     ratios = [outcome.ratio for outcome in report.outcomes if outcome.ratio is not None]
+    if not ratios:
+        return "There was nothing to compare with."
     return f"{OURS} is ahead in {sum(ratio > 1 for ratio in ratios)} of {plural(len(ratios), 'row')}."
 
 

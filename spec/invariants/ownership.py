@@ -34,12 +34,14 @@ def twice(moment: Moment) -> Evidence | None:
 
 @clause("KV-I1-exclusive", 1, op.Admit, op.Extend)
 def exclusive(moment: Moment) -> Evidence | None:
-    """A block that is handed out for new tokens is held by nobody else."""
-    life = moment.effects.life
+    """A block that is handed out for new tokens is held by no other living life."""
+    life, lives = moment.effects.life, moment.state.lives
     for block, _, _ in moment.effects.handed:
-        others = moment.state.holders[block] - {life.number if life else 0}
+        others = [
+            n for n in sorted(moment.state.holders[block]) if not lives[n].ended and lives[n] is not life
+        ]
         if others:
-            names = ", ".join(moment.state.lives[number].request for number in sorted(others))
+            names = ", ".join(lives[number].request for number in others)
             return Evidence("a block without holders", f"block {block} is held by {names}", block, names)
     return None
 

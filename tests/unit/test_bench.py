@@ -11,7 +11,7 @@ from kvproof.fuzz.cli.errors import HARNESS_FAULT, HOLDS, UNDECIDED, USAGE
 from kvproof.fuzz.cli.root import kvproof
 from kvproof.fuzz.engines import bench
 from kvproof.fuzz.engines.bench import OURS, Contender, Machine, Outcome, Report, Value, alike
-from kvproof.fuzz.engines.bench_rows import BLOCK_SIZE, MAX_LEN, POOL, Ask, Row, Sample, Work, rows
+from kvproof.fuzz.engines.bench_rows import BLOCK_SIZE, MAX_LEN, POOL, Ask, Row, Said, Sample, Work, rows
 from kvproof.fuzz.engines.bench_worker import KINDS, Worker
 from kvproof.fuzz.reports.bench import markdown, short
 from kvproof.fuzz.targets import TargetError
@@ -143,6 +143,21 @@ def test_other_work_is_seen():
     assert not alike({"a": [same, same], "b": [same]})
     outcome = bench._outcome(SMALL[0], {"a": [same], "b": [other]}, {})
     assert outcome.reason == "the work differs: a 3 taken; b 3 taken, 16 hit" and outcome.ratio is None
+
+
+def test_contenders_take_turns(monkeypatch):
+    turns = []
+
+    class Made(bench.Seat):
+        def ask(self, ask: Ask) -> Said:
+            turns.append((ask.do, self.name))
+            return Said(sample=Sample(1.0, 2.0, Work()) if ask.do == "measure" else None)
+
+    monkeypatch.setattr(bench, "Seat", Made)
+    report = bench.run(["vllm==1", "vllm==2"], SMALL[:1], 2)
+    names = [OURS, "vllm==1", "vllm==2"]
+    assert [name for do, name in turns if do == "measure"] == names * 2
+    assert report.complete and report.share == 0.5
 
 
 def test_a_refusal_fails_the_row_and_not_the_run(monkeypatch):

@@ -130,8 +130,8 @@ impl Allocator {
     }
 }
 
-const HELLO: &str = r#"true,"version":1,"name":"example in Rust","capabilities":{"depth":3,"publish":"retire","#;
-const ABLE: &str = r#""stream_ordered":true,"operations":["abort","preempt"],"features":["lookahead","discards","#;
+const HELLO: &str = r#"true,"version":1,"name":"example in Rust","capabilities":{"depth":3,"publish":"retire","stream_ordered":true,"#;
+const ABLE: &str = r#""operations":["abort","preempt"],"features":["chunks","lookahead","discards","#;
 
 fn main() {
     let mut allocator = Allocator { fault: std::env::args().any(|word| word == "--fault"), ..Default::default() };

@@ -1,0 +1,266 @@
+"""Recall: are the known bugs of a release found by runs that are told nothing?
+
+A run is a soak of the release with every clause judged. A finding is shrunk, and the run
+goes on. Clauses that fell are ignored from then on, but for one of them in turn: a fault
+must not hide what lies behind it, nor another one under its own clause. What is looked for
+decides only which findings are worth shrinking and when the run may end.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from kvproof.fuzz import cases
+from kvproof.fuzz.cases import Case, CaseError
+from kvproof.fuzz.choices import Choices
+from kvproof.fuzz.engines.soak import soak
+from kvproof.fuzz.shrink import shrink
+from kvproof.fuzz.targets import TargetError, TargetSkipped, make_adapter
+from kvproof.fuzz.targets.judge import FOLLOWS
+from kvproof.fuzz.targets.known import Known, select
+
+ROUND = 1500
+"""Operations after which the next clause in turn is judged."""
+
+CRASH = "KV-P-crash"
+"""Never ignored: what follows a crash is meaningless."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Runs on one release, one per seed, until all `wanted` bugs are matched or a limit is met (0: none)."""
+
+    target: str
+    wanted: tuple[str, ...]
+    seeds: tuple[int, ...]
+    operations: int = 0
+    seconds: float = 0
+
+
+class First(msgspec.Struct, frozen=True):
+    """The first match of a known bug: after so many judged operations and seconds, with the minimal case."""
+
+    known: str
+    operations: int
+    seconds: float
+    case: Case
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run. `error` says why nothing was judged any further, `skipped` why nothing was at all."""
+
+    target: str
+    seed: int
+    level: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    firsts: tuple[First, ...] = ()
+    error: str = ""
+    skipped: str = ""
+
+    def first(self, known: str) -> First | None:
+        """The first match of a bug in this run."""
+        return next((first for first in self.firsts if first.known == known), None)
+
+
+class Turns:
+    """Which clauses are ignored: those that fell, but for one of them in turn, or none."""
+
+    def __init__(self) -> None:
+        self._fell: list[str] = []
+        self._turn = 0
+
+    def fell(self, clause: str) -> None:
+        """A clause fell."""
+        if clause != CRASH and clause not in self._fell:
+            self._fell.append(clause)
+
+    def next(self) -> frozenset[str]:
+        """What to ignore now. A clause that falls in the wake of another has no turn of its own."""
+        wake = {each for clause in self._fell for each in FOLLOWS.get(clause, ())}
+        judged = ["", *(clause for clause in self._fell if clause not in wake)]
+        self._turn = (self._turn + 1) % len(judged)
+        judged_now = judged[self._turn]
+        ignored = {
+            each
+            for clause in self._fell
+            if clause != judged_now
+            for each in (clause, *FOLLOWS.get(clause, ()))
+        }
+        return frozenset(ignored - {judged_now})
+
+
+def run(job: Job, seed: int) -> Run:
+    """One run, here and now. The seconds include shrinking, not the loading of the release."""
+    level = make_adapter(job.target).capabilities.level
+    wanted = select(job.wanted)
+    stream, turns, firsts, done, error = Choices(seed), Turns(), dict[str, First](), 0, ""
+    started = time.perf_counter()
+
+    def spent() -> float:
+        return time.perf_counter() - started
+
+    def over() -> bool:
+        return bool(job.seconds) and spent() >= job.seconds
+
+    while len(firsts) < len(wanted) and not over() and not 0 < job.operations <= done:
+        left = job.operations - done if job.operations else ROUND
+        found = soak(
+            min(ROUND, left),
+            stream.word(),
+            compare_policy=False,
+            ignore=turns.next(),
+            adapter=lambda: make_adapter(job.target),
+            stop=over,
+        )
+        done += found.operations
+        if found.case is None:
+            continue
+        if found.case.expected.result == "errored":
+            error = "the allocator went away"
+            break
+        turns.fell(found.case.expected.clause)
+        for known, case in _known_in(found.case, [each for each in wanted if each.id not in firsts]):
+            if not job.seconds or spent() <= job.seconds:
+                firsts[known.id] = First(known.id, done, spent(), case)
+    return Run(job.target, seed, level, done, spent(), tuple(firsts.values()), error)
+
+
+def _known_in(case: Case, wanted: Sequence[Known]) -> list[tuple[Known, Case]]:
+    """The bug that a finding is, with its minimal case; nothing for any other finding."""
+    if not any(known.may_be_in(case) for known in wanted):
+        return []
+    try:
+        minimal = shrink(case)
+    except CaseError:
+        return []
+    return [(known, _bare(minimal, known)) for known in wanted if known.is_in(minimal)][:1]
+
+
+def _bare(case: Case, known: Known) -> Case:
+    """The case under the bug's title, with every clause judged if it breaks the same one all the same."""
+    named = msgspec.structs.replace(case, title=known.title)
+    bare = msgspec.structs.replace(named, ignore=())
+    return bare if cases.replay(bare).recurs(bare) else named
+
+
+# --- in a process of its own ------------------------------------------------------------
+
+
+def run_apart(job: Job, progress: Callable[[Run], None] | None = None) -> list[Run]:
+    """The runs of a job in a fresh process, with a fixed hash seed; a release is loaded once in it."""
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    runs: list[Run] = []
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(job))
+            process.stdin.close()
+            for line in process.stdout:
+                runs.append(msgspec.json.decode(line, type=Run))
+                if progress is not None:
+                    progress(runs[-1])
+        finally:
+            if process.poll() is None and len(runs) < len(job.seeds):
+                process.kill()
+    missing = job.seeds[len(runs) :]
+    reason = f"the process ended with code {process.returncode}"
+    return runs + [Run(job.target, seed, error=reason) for seed in missing]
+
+
+def main() -> None:
+    """Read a job from stdin, write one line of JSON for each run to the real stdout."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    with os.fdopen(out, "wb") as file:
+        for seed in job.seeds:
+            try:
+                done = run(job, seed)
+            except TargetSkipped as why:
+                done = Run(job.target, seed, skipped=str(why))
+            except TargetError as why:
+                done = Run(job.target, seed, error=str(why))
+            file.write(msgspec.json.encode(done) + b"\n")
+            file.flush()
+
+
+# --- what the runs say ------------------------------------------------------------------
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A median and the range around it."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Of at least one value."""
+        return cls(statistics.median(values), min(values), max(values))
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What became of a known bug: in how many of how many runs it was found, and whether its end is seen.
+
+    `quiet` counts the runs on the fixed release without a match, of `heard` runs that judged at
+    least `judged` operations each.
+    """
+
+    known: Known
+    level: int
+    seeds: int
+    found: int
+    operations: Spread | None
+    seconds: Spread | None
+    minimal: Case | None
+    heard: int = 0
+    quiet: int = 0
+    judged: int = 0
+    reason: str = ""
+
+    @property
+    def word(self) -> str:
+        """`holds` when at least nine of ten runs found it and the fixed release is silent."""
+        if self.reason:
+            return "errored" if not self.reason.startswith("skipped") else "undecided"
+        if self.quiet < self.heard:
+            return "violated"
+        return "holds" if 10 * self.found >= 9 * self.seeds else "blind"
+
+
+def row(known: Known, runs: Sequence[Run], silent: Sequence[Run] = ()) -> Row:
+    """Summarize the runs on the release that has a bug, and those on the release that lacks it."""
+    from kvproof.fuzz.shrink import size
+
+    firsts = [first for each in runs if (first := each.first(known.id)) is not None]
+    skipped = next((each.skipped for each in (*runs, *silent) if each.skipped), "")
+    error = next((each.error for each in (*runs, *silent) if each.error), "")
+    return Row(
+        known,
+        max((each.level for each in runs), default=0),
+        len(runs),
+        len(firsts),
+        Spread.of([first.operations for first in firsts]) if firsts else None,
+        Spread.of([first.seconds for first in firsts]) if firsts else None,
+        min((first.case for first in firsts), key=size, default=None),
+        len(silent),
+        sum(each.first(known.id) is None for each in silent),
+        min((each.operations for each in silent), default=0),
+        error or (f"skipped: {skipped}" if skipped else ""),
+    )
+
+
+if __name__ == "__main__":
+    main()
