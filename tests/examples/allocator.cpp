@@ -44,8 +44,8 @@ struct Request {
   std::deque<long> stops;  // of the grants that have not retired
 };
 
-const char *HELLO = R"(true,"version":1,"name":"example in C++","capabilities":{"depth":3,"publish":"retire","operations":)"
-                    R"(["dispatch","abort","preempt"],"features":["chunks","lookahead","discards","salts"]})";
+const char *HELLO = R"(true,"version":1,"name":"example in C++","capabilities":{"depth":3,"publish":"retire",)"
+      R"("operations":["dispatch","abort","preempt"],"features":["chunks","lookahead","discards","salts"]})";
 
 struct Allocator {
   bool fault, caching;

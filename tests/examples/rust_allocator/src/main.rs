@@ -130,15 +130,15 @@ impl Allocator {
     }
 }
 
-const HELLO: &str = r#"true,"version":1,"name":"example in Rust","capabilities":{"depth":3,"publish":"retire","stream_ordered":true,"#;
-const ABLE: &str = r#""operations":["abort","preempt"],"features":["chunks","lookahead","discards","#;
+const HELLO: &str = r#"true,"version":1,"name":"example in Rust","capabilities":{"depth":3,"publish":"retire","#;
+const ABLE: &str = r#""stream_ordered":true,"operations":["abort","preempt"],"features":["chunks","discards","#;
 
 fn main() {
     let mut allocator = Allocator { fault: std::env::args().any(|word| word == "--fault"), ..Default::default() };
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let mut answer = "true".to_string();
         match text(&line, "op") {
-            "hello" => answer = format!("{HELLO}{ABLE}\"adapters\",\"salts\"]}}"),
+            "hello" => answer = format!("{HELLO}{ABLE}\"lookahead\",\"adapters\",\"salts\"]}}"),
             "configure" => allocator.configure(&line),
             "retire" => line.split("\"request\":").skip(1).for_each(|part| allocator.retire(part)),
             op => answer = allocator.answer(op, &line),
