@@ -48,16 +48,6 @@ def _held(moment: Moment, name: str, hit: int) -> int:
     return sum(1 for block in _hit_blocks(moment, name, hit) if block in moment.state.holders)
 
 
-def _hit_may_burst(moment: Moment) -> bool:
-    """Whether a hit that can't be seen, with the `n` tokens beyond it, may be more than the pool holds."""
-    operation, state = moment.operation, moment.state
-    if not isinstance(operation, op.Admit) or state.capabilities.level >= 2:
-        return False
-    request = state.requests[operation.request]
-    most = min(min(request.paths[0].length, request.limit) + operation.lookahead, request.limit)
-    return -(-most // state.config.block_size) > state.config.blocks
-
-
 @clause("KV-P-capacity", 2, op.Admit, op.Extend)
 def covered(moment: Moment) -> Evidence | None:
     """The demand estimate covers what is taken: an allocation that starts does not run dry."""
@@ -92,6 +82,6 @@ def refusal(moment: Moment) -> Evidence | None:
     """What fits into an idle pool is not refused."""
     if not isinstance(moment.answer, op.Refused) or not moment.state.idle():
         return None
-    if (wanted := _wanted(moment)) is None or wanted[0] > wanted[1] or _hit_may_burst(moment):
+    if (wanted := _wanted(moment)) is None or wanted[0] > wanted[1]:
         return None
     return Evidence(f"{wanted[0]} blocks of an idle pool of {wanted[1]}", "a refusal", None, wanted[2])
