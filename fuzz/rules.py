@@ -100,12 +100,20 @@ def _items(world: World, c: Choices, length: int) -> tuple[op.Item, ...]:
     edge = length // size * size if c.chance(30) else size * c.below(3)
     offset = max(0, min(edge + c.between(-1, 1), length - 1))
     items: list[op.Item] = []
-    for name in (c.pick((_SAME, "y")), *(("z",) if c.chance(40) else ())):
+    for name in (c.pick((_SAME, "y")), *((_second(world, c),) if c.chance(40) else ())):
         span = c.between(1, size + 1) if world.can("spans") else _span(name, size)
         if offset + span <= length:
             items.append(op.Item(name, offset, span))
             offset += span + c.below(2)
     return tuple(items)
+
+
+def _second(world: World, c: Choices) -> str:
+    """The id of a second item; where ids decide lengths, often a short one, so that two share a block."""
+    if world.can("spans"):
+        return "z"
+    size = world.config.block_size
+    return c.pick(("z", *[name for name in _IDS if name not in (_SAME, "y") and _span(name, size) == 1]))
 
 
 def _span(name: str, size: int) -> int:

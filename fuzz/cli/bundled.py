@@ -1,8 +1,6 @@
 """The cases that ship: conformance vectors and minimized failures."""
 
-from collections.abc import Iterator
 from importlib import resources
-from importlib.resources.abc import Traversable
 
 from kvproof.fuzz.cases import Case, parse
 from kvproof.fuzz.cli.errors import HarnessFault
@@ -11,17 +9,13 @@ TIMELINE = "timeline"
 """The golden timeline of the requirements, section 9."""
 
 
-def _files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
-        if entry.is_dir():
-            yield from _files(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".json"):
-            yield f"{prefix}{entry.name.removesuffix('.json')}", entry
-
-
 def _load(package: str) -> dict[str, Case]:
-    files = _files(resources.files(package), "")
-    return {name: parse(file.read_bytes(), f"{package}/{name}.json") for name, file in files}
+    """The cases in a package's folder, but not in the folders below: those are of other kinds or targets."""
+    files = sorted(resources.files(package).iterdir(), key=lambda each: each.name)
+    cases = [file for file in files if file.name.endswith(".json")]
+    return {
+        file.name.removesuffix(".json"): parse(file.read_bytes(), f"{package}/{file.name}") for file in cases
+    }
 
 
 def timeline() -> Case:

@@ -53,7 +53,7 @@ def versions() -> str:
 @click.option("--junit", "xml", type=click.Path(path_type=Path), help="Write JUnit XML to this file as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 def command(name: str, seed: int, xml: Path | None, as_json: bool) -> int:
-    """Run every phase: smoke, timeline, cases, proofs, fuzz, workload; in ci and nightly, faults.
+    """Run every phase: smoke, timeline, cases, proofs, fuzz, workload; in ci and nightly, faults and targets.
 
     A violation is shrunk and written to kvproof-failures.
 
@@ -86,7 +86,8 @@ def command(name: str, seed: int, xml: Path | None, as_json: bool) -> int:
 
 def _run(to: Console, how: Profile, seed: int) -> tuple[list[Ran], bool]:
     """Run the phases in order. A blind harness says nothing about anything, so it ends the run."""
-    names = [name for name in PHASES if name != "faults" or how.faults]
+    switched = {"faults": how.faults, "targets": bool(how.targets)}
+    names = [name for name in PHASES if switched.get(name, True)]
     ran: list[Ran] = []
     ahead = Ahead([name for name in AHEAD if name in names], how, seed)
     try:

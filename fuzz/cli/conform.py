@@ -1,5 +1,6 @@
 """`kvproof conform`."""
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -102,6 +103,8 @@ def command(
     else:
         with trimmed(to):
             _matrix(to, judged)
+            to.print()
+            _vectors(to, judged)
             _findings(to, judged, paths)
     return _code(judged)
 
@@ -178,6 +181,19 @@ def _matrix(to: Console, judged: Sequence[Judgement]) -> None:
         table.add_row(judgement.target, verdict(judgement.result), done, *counts, *shown)
     to.print(table)
     to.print(Text("✗ fell  ✓ held  – unchecked  · not exercised", "dim"))
+
+
+def _vectors(to: Console, judged: Sequence[Judgement]) -> None:
+    """How the conformance vectors came out, and which are invalid."""
+    for judgement in judged:
+        counts = Counter(seen.result for seen in judgement.vectors)
+        if counts:
+            to.print(
+                Text(f"{judgement.target}: vectors " + ", ".join(f"{n} {word}" for word, n in counts.items()))
+            )
+        for seen in judgement.vectors:
+            if seen.result in ("invalid", "errored"):
+                to.print(Text(f"  {seen.vector}: {seen.reason}"))
 
 
 def _findings(to: Console, judged: Sequence[Judgement], paths: dict[tuple[str, str], str]) -> None:

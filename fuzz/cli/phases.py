@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz import cases
+from kvproof.fuzz import cases, vectors
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.cli import bundled, smoke
 from kvproof.fuzz.cli.errors import HarnessFault
@@ -87,8 +87,19 @@ def run_timeline(profile: Profile, seed: int, progress: Progress) -> Phase:
 
 
 def run_cases(profile: Profile, seed: int, progress: Progress) -> Phase:
-    """Every case that ships: conformance vectors and minimized failures."""
-    return _replay(bundled.conformance(), "cases", "case", progress)
+    """Every case that ships: extremes, minimized failures, and the conformance vectors."""
+    phase = _replay(bundled.conformance(), "cases", "case", progress)
+    tests = list(phase.tests)
+    adapter = make_adapter("reference")
+    for vector in vectors.bundled():
+        start = time.perf_counter()
+        seen = vectors.run(adapter, vector)
+        word = "holds" if seen.result == "valid" else "violated"
+        message = f"{seen.result}: {seen.reason}" if word == "violated" else ""
+        spent = time.perf_counter() - start
+        tests.append(Checked("cases", vector.id, word, spent, vector.clause * bool(message), message))
+    count = f"{len(phase.tests)} and {plural(len(tests) - len(phase.tests), 'vector')}"
+    return msgspec.structs.replace(phase, count=count, tests=tuple(tests))
 
 
 def _replay(chosen: dict[str, Case], group: str, thing: str, progress: Progress) -> Phase:
@@ -229,6 +240,32 @@ def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
     return Phase(f"{killed} of {len(tests)} killed", tuple(tests))
 
 
+def run_targets(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """Other people's allocators get the verdicts that they are known to deserve."""
+    from kvproof.fuzz.targets.judge import Job, judge_apart
+
+    tests: list[Checked] = []
+    operations = 0
+    for expected in profile.targets:
+        progress(expected.target)
+        start = time.perf_counter()
+        job = Job(expected.target, profile.target_operations, seed=seed, ignore=expected.ignore)
+        found = judge_apart(job)
+        operations += found.operations
+        fell = ", ".join(finding.clause for finding in found.findings) or found.reason or "nothing fell"
+        wrong = f"{found.result} where {expected.result} was expected: {fell}."
+        word = (
+            "skipped"
+            if found.result == "skipped"
+            else "holds"
+            if found.result == expected.result
+            else "violated"
+        )
+        message = found.reason if word == "skipped" else "" if word == "holds" else wrong
+        tests.append(Checked("targets", expected.target, word, time.perf_counter() - start, "", message))
+    return Phase(plural(operations, "operation"), tuple(tests))
+
+
 PHASES: Final[dict[str, tuple[str, Callable[[Profile, int, Progress], Phase]]]] = {
     "smoke": ("adapter and canary", run_smoke),
     "timeline": ("the golden timeline", run_timeline),
@@ -237,5 +274,6 @@ PHASES: Final[dict[str, tuple[str, Callable[[Profile, int, Progress], Phase]]]] 
     "fuzz": ("soak with policy, Hypothesis", run_fuzz),
     "workload": ("a real trace, against D4", run_workload),
     "faults": ("seeded faults", run_faults),
+    "targets": ("others' allocators", run_targets),
 }
 """Each phase with what it does, in order."""

@@ -6,6 +6,14 @@ from importlib import resources
 import msgspec
 
 
+class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A target to judge and the verdict that it must get. Clauses in `ignore` are known to fall."""
+
+    target: str
+    result: str
+    ignore: tuple[str, ...] = ()
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Operations for each engine, pool sizes for the workload, and what else is switched on."""
 
@@ -15,6 +23,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacities: tuple[int, ...]
     crosshair: bool
     faults: bool
+    target_operations: int = 0
+    targets: tuple[Expected, ...] = ()
 
 
 NAMES = ("quick", "ci", "nightly")

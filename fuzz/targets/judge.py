@@ -12,11 +12,13 @@ from collections import Counter
 
 import msgspec
 
+from kvproof.fuzz import vectors
 from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.engines.soak import Result, soak
 from kvproof.fuzz.shrink import shrink
 from kvproof.fuzz.smoke import examine
 from kvproof.fuzz.targets import TargetError, TargetSkipped, make_adapter
+from kvproof.fuzz.vectors import Seen
 from kvproof.spec.oracle import BY_CODE, CLAUSES
 from kvproof.spec.vocabulary import Capabilities
 
@@ -69,6 +71,7 @@ class Judgement(msgspec.Struct, frozen=True):
     exercised: dict[str, int] = {}
     unchecked: tuple[str, ...] = ()
     capabilities: Capabilities | None = None
+    vectors: tuple[Seen, ...] = ()
 
     def of_clause(self, code: str) -> str:
         """What is known of a clause: violated, held, unchecked, or not exercised."""
@@ -90,6 +93,7 @@ def judge(job: Job) -> Judgement:
         return Judgement(job.target, "errored", str(why))
     capabilities = adapter.capabilities
     wrong = examine(adapter, frozenset(job.ignore))
+    seen = () if wrong else tuple(vectors.run(adapter, vector) for vector in vectors.bundled())
     adapter.close()
     if wrong:
         return Judgement(job.target, "errored", f"the adapter is wrong: {wrong}", capabilities=capabilities)
@@ -108,7 +112,16 @@ def judge(job: Job) -> Judgement:
     unchecked = tuple(c.code for c in CLAUSES if c.level > capabilities.level or c.code in hidden)
     seconds = time.perf_counter() - started
     return Judgement(
-        job.target, word, error, done, seconds, tuple(findings), dict(exercised), unchecked, capabilities
+        job.target,
+        word,
+        error,
+        done,
+        seconds,
+        tuple(findings),
+        dict(exercised),
+        unchecked,
+        capabilities,
+        seen,
     )
 
 
