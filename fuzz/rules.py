@@ -100,7 +100,9 @@ def _items(world: World, c: Choices, length: int) -> tuple[op.Item, ...]:
     edge = length // size * size if c.chance(30) else size * c.below(3)
     offset = max(0, min(edge + c.between(-1, 1), length - 1))
     items: list[op.Item] = []
-    for name in (c.pick((_SAME, "y")), *((_second(world, c),) if c.chance(40) else ())):
+    if not world.can("spans") and length % size > 1 and c.chance(40):
+        return _pair(c, length // size * size, size)
+    for name in (c.pick((_SAME, "y")), *(("z",) if c.chance(40) else ())):
         span = c.between(1, size + 1) if world.can("spans") else _span(name, size)
         if offset + span <= length:
             items.append(op.Item(name, offset, span))
@@ -108,12 +110,10 @@ def _items(world: World, c: Choices, length: int) -> tuple[op.Item, ...]:
     return tuple(items)
 
 
-def _second(world: World, c: Choices) -> str:
-    """The id of a second item; where ids decide lengths, often a short one, so that two share a block."""
-    if world.can("spans"):
-        return "z"
-    size = world.config.block_size
-    return c.pick(("z", *[name for name in _IDS if name not in (_SAME, "y") and _span(name, size) == 1]))
+def _pair(c: Choices, offset: int, size: int) -> tuple[op.Item, ...]:
+    """Two items of one token each, in a block that the prompt leaves open."""
+    short = [name for name in _IDS if _span(name, size) == 1]
+    return op.Item(c.pick(short), offset, 1), op.Item(c.pick(short), offset + 1, 1)
 
 
 def _span(name: str, size: int) -> int:
@@ -148,6 +148,8 @@ def _grown(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras] | None
     names = list(world.state.requests)
     if not names:
         return None
+    # Requests with items count thrice: how their blocks were filled may show in the keys.
+    names += 2 * [name for name in names if world.state.requests[name].inputs.extras.items]
     request = world.state.requests[c.pick(names)]
     path = request.paths[0]
     tokens = world.state.claims.tokens_back(path.at(path.length - 1), path.length)

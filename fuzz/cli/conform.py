@@ -27,24 +27,21 @@ _MARKS = {"violated": "✗", "held": "✓", "unchecked": "–", "not exercised":
 
 
 def targets_of(targets: Sequence[str], releases: str) -> list[str]:
-    """The targets by name; `releases` spreads the last one that names no release."""
+    """The targets by name; `releases` are those of the last one, which names none itself."""
     chosen = list(targets)
     if releases:
-        bare = [target for target in chosen if split(target)[1] == "" and split(target)[0] != "reference"]
-        if len(bare) != 1:
-            raise BadInput("--releases needs exactly one --target without a release, such as vllm.")
-        spread = [f"{bare[0]}=={release.strip()}" for release in releases.split(",") if release.strip()]
-        chosen = [each for target in chosen for each in (spread if target == bare[0] else [target])]
+        last = chosen.pop()
+        if split(last)[1]:
+            raise BadInput(f"--releases spreads the last target, and {last} names a release already.")
+        chosen += [f"{last}=={release.strip()}" for release in releases.split(",") if release.strip()]
     for target in chosen:
         split(target)
-    if not chosen:
-        raise BadInput("there is no target; name one with --target.")
     return list(dict.fromkeys(chosen))
 
 
 @click.command(short_help="Judge allocators.")
 @click.option("--target", "targets", metavar="T", multiple=True, required=True, help="Repeat for several.")
-@click.option("--releases", metavar="A,B,…", default="", help="Releases of the target that names none.")
+@click.option("--releases", metavar="A,B,…", default="", help="Releases of the last target.")
 @click.option(
     "--ops",
     type=click.IntRange(min=1),

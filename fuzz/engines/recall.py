@@ -25,7 +25,7 @@ from kvproof.fuzz.targets.judge import FOLLOWS
 from kvproof.fuzz.targets.known import Known, select
 
 ROUND = 1500
-"""Operations after which the next clause in turn is judged."""
+"""Operations for which a clause that fell before is judged again, until it is the next one's turn."""
 
 CRASH = "KV-P-crash"
 """Never ignored: what follows a crash is meaningless."""
@@ -72,26 +72,32 @@ class Turns:
 
     def __init__(self) -> None:
         self._fell: list[str] = []
-        self._turn = 0
+        self._judged = ""
+        self._end = ROUND
 
     def fell(self, clause: str) -> None:
         """A clause fell."""
         if clause != CRASH and clause not in self._fell:
             self._fell.append(clause)
 
-    def next(self) -> frozenset[str]:
-        """What to ignore now. A clause that falls in the wake of another has no turn of its own."""
-        wake = {each for clause in self._fell for each in FOLLOWS.get(clause, ())}
-        judged = ["", *(clause for clause in self._fell if clause not in wake)]
-        self._turn = (self._turn + 1) % len(judged)
-        judged_now = judged[self._turn]
+    def at(self, operations: int) -> frozenset[str]:
+        """What to ignore after so many operations."""
+        if operations >= self._end:
+            self._judged, self._end = self._next(), operations + ROUND
         ignored = {
             each
             for clause in self._fell
-            if clause != judged_now
+            if clause != self._judged
             for each in (clause, *FOLLOWS.get(clause, ()))
         }
-        return frozenset(ignored - {judged_now})
+        return frozenset(ignored - {self._judged})
+
+    def _next(self) -> str:
+        """Whose turn it is. What falls in the wake of another clause has none of its own."""
+        wake = {each for clause in self._fell for each in FOLLOWS.get(clause, ())}
+        turns = ["", *(clause for clause in self._fell if clause not in wake)]
+        now = turns.index(self._judged) if self._judged in turns else 0
+        return turns[(now + 1) % len(turns)]
 
 
 def run(job: Job, seed: int) -> Run:
@@ -113,7 +119,7 @@ def run(job: Job, seed: int) -> Run:
             min(ROUND, left),
             stream.word(),
             compare_policy=False,
-            ignore=turns.next(),
+            ignore=turns.at(done),
             adapter=lambda: make_adapter(job.target),
             stop=over,
         )

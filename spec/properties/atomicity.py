@@ -4,7 +4,8 @@ from kvproof.spec import operations as op
 from kvproof.spec.clauses import Evidence, Moment, clause
 
 _QUESTIONS = (op.Submit, op.Lookup, op.Row, op.Observe, op.Table, op.Dispatch)
-_FIELDS = ("blocks", "index", "free", "rows", "free_count", "usage", "metrics")
+# What metrics must say is KV-P-accounting.
+_FIELDS = ("blocks", "index", "free", "rows", "free_count", "usage")
 
 
 @clause("KV-P-atomic", 2)
