@@ -128,6 +128,8 @@ def _prompt(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras]:
     length = _length(world, c)
     if world.recent and c.chance(55):
         tokens, extras = c.pick(world.recent)
+        if len(extras.items) > 1 and not world.can("spans") and c.chance(50):
+            return tokens, _twisted(world, c, extras, len(tokens))
         length = max(length, _last_special(extras))
         rest = _base(c.below(3), length, world.config.block_size)
         tokens = (*tokens[:length], *rest[len(tokens) : length])

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "faults": "Plant the seeded faults one by one and see each one found.",
     "fuzz": "Drive the allocator with random operations and judge each of them.",
     "prove": "Prove the theorems, and refute their wrong variants.",
+    "recall": "Find the known bugs of released allocators.",
     "replay": "Replay cases and compare with the verdict that they expect.",
     "shrink": "Make a failing case as small as it gets.",
     "targets": "List, fetch and examine the allocators that can be judged.",

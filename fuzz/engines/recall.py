@@ -1,9 +1,10 @@
 """Recall: are the known bugs of a release found by runs that are told nothing?
 
 A run is a soak of the release with every clause judged. A finding is shrunk, and the run
-goes on. Clauses that fell are ignored from then on, but for one of them in turn: a fault
-must not hide what lies behind it, nor another one under its own clause. What is looked for
-decides only which findings are worth shrinking and when the run may end.
+goes on. Clauses that fell are ignored from then on, but for one of them in turn, with all
+key fields or without one that was at fault: a fault must not hide what lies behind it, nor
+another one under its own clause. What is looked for decides only which findings are worth
+shrinking and when the run may end.
 """
 
 import os
@@ -11,18 +12,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from kvproof.fuzz import cases
+from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.choices import Choices
-from kvproof.fuzz.engines.soak import soak
-from kvproof.fuzz.shrink import shrink
+from kvproof.fuzz.engines.soak import Result, soak
+from kvproof.fuzz.shrink import shrink, size
 from kvproof.fuzz.targets import TargetError, TargetSkipped, make_adapter
 from kvproof.fuzz.targets.judge import FOLLOWS
-from kvproof.fuzz.targets.known import Known, select
+from kvproof.fuzz.targets.known import Known, fields_of, select
 
 ROUND = 1500
 """Operations for which a clause that fell before is judged again, until it is the next one's turn."""
@@ -68,35 +70,38 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Turns:
-    """Which clauses are ignored: those that fell, but for one of them in turn, or none."""
+    """Whose turn it is: a clause that fell is judged again, with all key fields or without one at fault.
+
+    In the first turn of each cycle all that fell is ignored.
+    """
 
     def __init__(self) -> None:
-        self._fell: list[str] = []
-        self._judged = ""
+        self._fell: dict[str, list[str]] = {}
+        """Clauses that fell, with the key fields of their minimal cases."""
+        self._turn = ("", "")
         self._end = ROUND
 
-    def fell(self, clause: str) -> None:
+    def fell(self, clause: str, fields: Iterable[str] = ()) -> None:
         """A clause fell."""
-        if clause != CRASH and clause not in self._fell:
-            self._fell.append(clause)
+        if clause != CRASH:
+            known = self._fell.setdefault(clause, [])
+            known += [each for each in sorted(fields) if each not in known]
 
-    def at(self, operations: int) -> frozenset[str]:
-        """What to ignore after so many operations."""
+    def at(self, operations: int) -> tuple[frozenset[str], str]:
+        """Which clauses to ignore and which key field not to use after so many operations."""
         if operations >= self._end:
-            self._judged, self._end = self._next(), operations + ROUND
-        ignored = {
-            each
-            for clause in self._fell
-            if clause != self._judged
-            for each in (clause, *FOLLOWS.get(clause, ()))
-        }
-        return frozenset(ignored - {self._judged})
+            self._turn, self._end = self._next(), operations + ROUND
+        clause, field = self._turn
+        others = [each for each in self._fell if each != clause]
+        ignored = {each for other in others for each in (other, *FOLLOWS.get(other, ()))}
+        return frozenset(ignored - {clause}), field
 
-    def _next(self) -> str:
-        """Whose turn it is. What falls in the wake of another clause has none of its own."""
+    def _next(self) -> tuple[str, str]:
+        """What falls in the wake of another clause has no turn of its own."""
         wake = {each for clause in self._fell for each in FOLLOWS.get(clause, ())}
-        turns = ["", *(clause for clause in self._fell if clause not in wake)]
-        now = turns.index(self._judged) if self._judged in turns else 0
+        judged = {clause: fields for clause, fields in self._fell.items() if clause not in wake}
+        turns = [("", ""), *((c, f) for c, fields in judged.items() for f in ("", *fields))]
+        now = turns.index(self._turn) if self._turn in turns else 0
         return turns[(now + 1) % len(turns)]
 
 
@@ -114,37 +119,41 @@ def run(job: Job, seed: int) -> Run:
         return bool(job.seconds) and spent() >= job.seconds
 
     while len(firsts) < len(wanted) and not over() and not 0 < job.operations <= done:
-        left = job.operations - done if job.operations else ROUND
-        found = soak(
-            min(ROUND, left),
-            stream.word(),
-            compare_policy=False,
-            ignore=turns.at(done),
-            adapter=lambda: make_adapter(job.target),
-            stop=over,
-        )
+        found = _round(job, stream.word(), *turns.at(done), done, over)
         done += found.operations
         if found.case is None:
             continue
         if found.case.expected.result == "errored":
             error = "the allocator went away"
             break
-        turns.fell(found.case.expected.clause)
-        for known, case in _known_in(found.case, [each for each in wanted if each.id not in firsts]):
-            if not job.seconds or spent() <= job.seconds:
-                firsts[known.id] = First(known.id, done, spent(), case)
+        missing = [known for known in wanted if known.id not in firsts]
+        minimal = _minimal(found.case, missing)
+        turns.fell(found.case.expected.clause, fields_of(minimal) if minimal else ())
+        known = next((each for each in missing if minimal and each.is_in(minimal)), None)
+        if known and minimal and not over():
+            firsts[known.id] = First(known.id, done, spent(), _bare(minimal, known))
     return Run(job.target, seed, level, done, spent(), tuple(firsts.values()), error)
 
 
-def _known_in(case: Case, wanted: Sequence[Known]) -> list[tuple[Known, Case]]:
-    """The bug that a finding is, with its minimal case; nothing for any other finding."""
-    if not any(known.may_be_in(case) for known in wanted):
-        return []
+def _round(
+    job: Job, seed: int, ignore: frozenset[str], without: str, done: int, stop: Callable[[], bool]
+) -> Result:
+    def adapter() -> Adapter:
+        made = make_adapter(job.target)
+        features = tuple(each for each in made.capabilities.features if each != without)
+        made.capabilities = msgspec.structs.replace(made.capabilities, features=features)
+        return made
+
+    operations = min(ROUND, job.operations - done) if job.operations else ROUND
+    return soak(operations, seed, compare_policy=False, ignore=ignore, adapter=adapter, stop=stop)
+
+
+def _minimal(case: Case, wanted: Sequence[Known]) -> Case | None:
+    """The minimal case of a finding that may be a bug that is wanted."""
     try:
-        minimal = shrink(case)
+        return shrink(case) if any(known.may_be_in(case) for known in wanted) else None
     except CaseError:
-        return []
-    return [(known, _bare(minimal, known)) for known in wanted if known.is_in(minimal)][:1]
+        return None
 
 
 def _bare(case: Case, known: Known) -> Case:
@@ -248,8 +257,6 @@ class Row(msgspec.Struct, frozen=True):
 
 def row(known: Known, runs: Sequence[Run], silent: Sequence[Run] = ()) -> Row:
     """Summarize the runs on the release that has a bug, and those on the release that lacks it."""
-    from kvproof.fuzz.shrink import size
-
     firsts = [first for each in runs if (first := each.first(known.id)) is not None]
     skipped = next((each.skipped for each in (*runs, *silent) if each.skipped), "")
     error = next((each.error for each in (*runs, *silent) if each.error), "")

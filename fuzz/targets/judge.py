@@ -99,7 +99,7 @@ def judge(job: Job) -> Judgement:
         return Judgement(job.target, "errored", f"the adapter is wrong: {wrong}", capabilities=capabilities)
     done, findings, error = 0, list[Finding](), ""
     exercised: Counter[str] = Counter()
-    ignore = set(job.ignore)
+    ignore = {code for given in job.ignore for code in (given, *FOLLOWS.get(given, ()))}
     while not error and done < job.operations and not _late(job, started):
         result = _fuzz(job, done, ignore, started, findings)
         done += result.operations
