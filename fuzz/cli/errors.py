@@ -39,10 +39,11 @@ def is_usage(error: Exception) -> bool:
     from kvproof.fuzz.cases import CaseError
     from kvproof.fuzz.engines.workload import TraceError
     from kvproof.fuzz.faults import FaultError
+    from kvproof.fuzz.observer import LogError
     from kvproof.fuzz.targets import TargetError
     from kvproof.spec.vocabulary import ConfigError
 
-    return isinstance(error, CaseError | FaultError | TargetError | TraceError | ConfigError)
+    return isinstance(error, CaseError | FaultError | LogError | TargetError | TraceError | ConfigError)
 
 
 def sentence(error: Exception) -> str:

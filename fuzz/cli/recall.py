@@ -11,13 +11,13 @@ from rich.text import Text
 
 from kvproof.fuzz import cases
 from kvproof.fuzz.cli.console import console, live, print_json, seconds, verdict
-from kvproof.fuzz.cli.errors import CODES, HOLDS
+from kvproof.fuzz.cli.errors import CODES, HOLDS, BadInput
 from kvproof.fuzz.cli.files import check_folder
 from kvproof.fuzz.engines.recall import Job, Row, Run, row, run_apart
 from kvproof.fuzz.reports import recall as report
 from kvproof.fuzz.reports.terminal import trimmed
 from kvproof.fuzz.reports.wording import plural
-from kvproof.fuzz.targets.known import Known, select
+from kvproof.fuzz.targets.known import Known, KnownError, select
 
 SILENT = 3
 """Runs on a fixed release, each of twice the operations of the slowest find."""
@@ -62,11 +62,14 @@ def command(
     \b
     Examples:
       kvproof recall --list
-      kvproof recall --only removed-while-a-copy-hits --seeds 5
+      kvproof recall --only removed-under-a-copy --seeds 5
       kvproof recall --record ci/recorded
     """
     to = console(as_json)
-    chosen = select(only)
+    try:
+        chosen = select(only)
+    except KnownError as error:
+        raise BadInput(str(error)) from None
     if listing:
         _list(to, chosen, as_json)
         return HOLDS
@@ -103,9 +106,8 @@ def measure(to: Console, chosen: Sequence[Known], seeds: int, limit: float, jobs
         target: [known.id for known in chosen if known.target == target]
         for target in dict.fromkeys(known.target for known in chosen)
     }
-    made = [
-        Job(t, tuple(ids), _part(seeds, i, jobs), 0, limit) for t, ids in having.items() for i in range(jobs)
-    ]
+    parts = [tuple(range(number, seeds, jobs)) for number in range(jobs)]
+    made = [Job(target, tuple(ids), part, 0, limit) for target, ids in having.items() for part in parts]
     runs = _all(to, "releases with bugs", made, jobs)
     first = {known.id: row(known, runs[known.target]) for known in chosen}
     lacking: dict[str, list[Row]] = {}

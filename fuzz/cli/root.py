@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "explain": "Explain a clause, or list them all.",
     "faults": "Plant the seeded faults one by one and see each one found.",
     "fuzz": "Drive the allocator with random operations and judge each of them.",
+    "observe": "Judge a log of what an engine's own scheduler did.",
     "prove": "Prove the theorems, and refute their wrong variants.",
     "recall": "Find the known bugs of released allocators.",
     "replay": "Replay cases and compare with the verdict that they expect.",

@@ -185,9 +185,9 @@ def run_apart(job: Job, progress: Callable[[Run], None] | None = None) -> list[R
                 runs.append(msgspec.json.decode(line, type=Run))
                 if progress is not None:
                     progress(runs[-1])
-        finally:
-            if process.poll() is None and len(runs) < len(job.seeds):
-                process.kill()
+        except BaseException:
+            process.kill()
+            raise
     missing = job.seeds[len(runs) :]
     reason = f"the process ended with code {process.returncode}"
     return runs + [Run(job.target, seed, error=reason) for seed in missing]

@@ -87,8 +87,8 @@ def reading(rows: Sequence[Row], limit: float) -> str:
     return (
         f"Runs that are told nothing, {seeds} seeds of at most {limit:g} s on one core of a shared machine: "
         "medians, and least to most. Operations and seconds count from the start of the run to the minimal "
-        "case, through all other findings. One process judges a release without its GPU part, at the level "
-        "named; no GPU was used. Runs on a fixed release: as many, of at least so many judged operations."
+        "case, through all other findings. What is judged is a release's cache manager, at the level named; "
+        "no GPU ran. A fixed release is silent in so many runs of at least so many judged operations."
     )
 
 
