@@ -15,7 +15,7 @@ from kvproof.fuzz.faults import Fault, by_id, planted
 from kvproof.fuzz.session import IllegalOperation, Session
 from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
-from kvproof.spec.oracle import Verdict
+from kvproof.spec.oracle import BY_CODE, Verdict
 from kvproof.spec.vocabulary import CacheConfig, ConfigError
 
 FORMAT = 1
@@ -80,6 +80,9 @@ def parse(data: bytes, name: str) -> Case:
         raise CaseError(f"{name} has case format {case.format}, this version reads {FORMAT}.")
     if not case.operations:
         raise CaseError(f"{name} has no operations.")
+    for code in (*case.ignore, *filter(None, (case.expected.clause,))):
+        if code not in BY_CODE:
+            raise CaseError(f"{name} names a clause that there is not: {code!r}.")
     if case.expect and len(case.expect) != len(case.operations):
         raise CaseError(f"{name} expects {len(case.expect)} records of {len(case.operations)} operations.")
     return case

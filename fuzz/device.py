@@ -11,9 +11,12 @@ from kvproof.kernels.backends.numpy_backend import NumpyBackend
 from kvproof.kernels.words import Geometry, Words
 from kvproof.spec import operations as op
 from kvproof.spec.content import Claims, Root
-from kvproof.spec.vocabulary import CacheConfig
+from kvproof.spec.vocabulary import CacheConfig, ConfigError
 
 __all__ = ["SMALL", "Device", "Digests", "Geometry", "extra_bytes", "extras_of", "root_bytes"]
+
+MOST_TOKENS: Final = 1 << 22
+"""Positions in all blocks together: half a gigabyte of contents."""
 
 SMALL: Final = Geometry(layers=2, heads=2, words=2)
 
@@ -24,11 +27,17 @@ Extra = tuple[str, str | int, int]
 
 
 class Device:
-    """Memory for a configuration: `blocks + 1` blocks on every layer of the geometry, poisoned at first."""
+    """Memory for a configuration: `blocks + 1` blocks on every layer of the geometry, poisoned at first.
+
+    Raises `ConfigError` where that is more than the machine should hold.
+    """
 
     def __init__(
         self, config: CacheConfig, geometry: Geometry = SMALL, backend: Backend | None = None
     ) -> None:
+        tokens = (config.blocks + 1) * config.block_size
+        if tokens > MOST_TOKENS:
+            raise ConfigError(f"a device holds at most {MOST_TOKENS:,} tokens, not {tokens:,}.")
         self.block_size = config.block_size
         self.geometry = geometry
         self.backend = backend or NumpyBackend()

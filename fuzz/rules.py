@@ -83,13 +83,18 @@ def _extras(world: World, c: Choices, length: int) -> op.Extras:
         return op.Extras()
     match kind:
         case 0:
-            return op.Extras(adapter=op.Adapter(_SAME, c.below(2), c.pick(("", _SAME))))
+            return op.Extras(adapter=op.Adapter(c.pick((_SAME, _SAME, "y")), c.below(2), c.pick(("", _SAME))))
         case 1:
-            return op.Extras(salt=c.pick((_SAME, _SAME * 2)))
+            return op.Extras(salt=c.pick((_SAME, _SAME * 2, _SAME.upper())))
         case 2 | 3:
             return op.Extras(items=_items(world, c, length))
         case 4:
-            return op.Extras(embeddings=(op.Embedding(c.below(length), c.below(2)),))
+            items = _items(world, c, length) if c.chance(40) and world.can("items") else ()
+            taken = {place for item in items for place in range(item.offset, item.offset + item.length)}
+            places = sorted({c.below(length) for _ in range(c.between(1, 3))} - taken)
+            return op.Extras(
+                items=items, embeddings=tuple(op.Embedding(place, c.below(2)) for place in places)
+            )
         case _:
             return op.Extras()
 
@@ -102,7 +107,8 @@ def _items(world: World, c: Choices, length: int) -> tuple[op.Item, ...]:
     items: list[op.Item] = []
     if not world.can("spans") and length % size > 1 and c.chance(40):
         return _pair(c, length // size * size, size)
-    for name in (c.pick((_SAME, "y")), *(("z",) if c.chance(40) else ())):
+    first = c.pick((_SAME, "y"))
+    for name in (first, *((c.pick(("z", first)),) if c.chance(50) else ())):
         span = c.between(1, size + 1) if world.can("spans") else _span(name, size)
         if offset + span <= length:
             items.append(op.Item(name, offset, span))
@@ -162,7 +168,8 @@ def _grown(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras] | None
 def _retold(world: World, c: Choices, tokens: tuple[int, ...]) -> tuple[int, ...]:
     """The same tokens but for one in the first two blocks: what is behind is equal, its prefix is not."""
     place = c.below(min(len(tokens), 2 * world.config.block_size))
-    return (*tokens[:place], tokens[place] + 7, *tokens[place + 1 :])
+    # Other by a little, or by what a narrower integer would lose.
+    return (*tokens[:place], tokens[place] + c.pick((7, 7, 1 << 8, 1 << 32)), *tokens[place + 1 :])
 
 
 def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Extras:
@@ -175,8 +182,11 @@ def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Ext
         changed = _twisted_item(world, c, first_item, length if not others else others[0].offset)
         return replace(extras, items=(*((changed,) if changed.length else ()), *others))
     if extras.adapter is not None:
-        return replace(extras, adapter=replace(extras.adapter, id=1 - extras.adapter.id))
-    return extras
+        adapter = extras.adapter
+        other = "y" if adapter.name == _SAME else _SAME
+        twisted = replace(adapter, id=1 - adapter.id) if c.chance(50) else replace(adapter, name=other)
+        return replace(extras, adapter=twisted)
+    return replace(extras, salt=extras.salt.swapcase())
 
 
 def _twisted_item(world: World, c: Choices, item: op.Item, end: int) -> op.Item:

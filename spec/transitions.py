@@ -14,6 +14,8 @@ from kvproof.spec.content import LOST, PENDING, POISON, Runs, overwrite
 from kvproof.spec.state import Grant, Life, Request, State, Step, StepEntry, Write
 from kvproof.spec.vocabulary import OPERATIONS, GroupRows
 
+_INT64 = 1 << 63
+
 Place = tuple[int, int, int]
 """`(block, group, logical index)`."""
 
@@ -91,6 +93,8 @@ def _submit(state: State, operation: op.Submit) -> str | None:
     limit = min(operation.options.max_len or state.config.max_len, state.config.max_len)
     if not 1 <= count <= limit:
         return f"request {operation.request} has {count} tokens, outside 1…{limit}"
+    if any(start < -_INT64 or start + length > _INT64 for start, length in op.runs_of(operation.tokens)):
+        return f"a token of request {operation.request} is no 64-bit integer"
     end = 0
     for item in operation.extras.items:
         if item.offset < end or item.length < 1 or item.offset + item.length > count:
@@ -300,7 +304,9 @@ def _grow(
     effects.before = life.rows
     if state.capabilities.swap:
         _swap(state, life, answer.rows, effects)
-    life.rows = [list(row) for row in answer.rows]
+    # A row per group, whatever was answered; a wrong number of rows is judged by KV-I3-cover.
+    groups = len(state.config.groups)
+    life.rows = [list(row) for row in (*answer.rows, *((),) * groups)[:groups]]
     for group, row in enumerate(life.rows):
         owned = len(effects.before[group]) if group < len(effects.before) else 0
         for index in range(owned, len(row)):

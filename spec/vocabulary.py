@@ -32,6 +32,16 @@ HASHES: Final = ("sha256", "blake2b", "weak")
 """Hash functions of the reference: the canonical default, a faster one, a few-bit one for tests."""
 
 
+MOST: Final = {
+    "blocks": 1 << 24,
+    "block_size": 1 << 16,
+    "depth": 64,
+    "max_requests": 1 << 12,
+    "max_len": 1 << 24,
+}
+"""The largest sizes that are taken: beyond them a machine runs out of memory before anything is judged."""
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be met. The message is one sentence."""
 
@@ -65,8 +75,9 @@ class CacheConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return this configuration, or raise `ConfigError` with the first thing that is wrong."""
         for name in ("blocks", "block_size", "depth", "max_requests", "max_len"):
             value = getattr(self, name)
-            if value < 1:
-                raise ConfigError(f"'{name}' must be at least 1, not {value}.")
+            if not 1 <= value <= MOST[name]:
+                bound = "at least 1" if value < 1 else f"at most {MOST[name]:,}"
+                raise ConfigError(f"'{name}' must be {bound}, not {value:,}.")
         if len(self.groups) != 1:
             raise ConfigError(f"exactly one cache group is supported, not {len(self.groups)}.")
         for group in self.groups:

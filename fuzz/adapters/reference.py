@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Collection, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -169,7 +170,10 @@ class ReferenceAdapter(Adapter):
             blocks=views,
             index=tuple(op.IndexEntry(key, group, tuple(ids)) for key, group, ids in entries),
             free_count=pool.get_num_free_blocks(),
-            free=tuple(pool.free_queue.to_list()) if everything else None,
+            # A queue that was broken into a circle shows as one block too many.
+            free=tuple(b.block_id for b in islice(pool.free_queue, pool.num_usable + 1))
+            if everything
+            else None,
             rows={name: self._rows(name) for name in self.manager.lives} if everything else None,
             usage=self.manager.usage,
             metrics=op.Metrics(stats.requests, stats.queries, stats.hits, stats.preemptions),

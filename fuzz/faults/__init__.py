@@ -8,16 +8,19 @@ new `source`. Nothing on disk changes.
 import importlib
 import inspect
 import linecache
+import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import msgspec
+
+from kvproof.spec.oracle import BY_CODE
 
 
 class FaultError(ValueError):
@@ -64,6 +67,8 @@ def parse(text: str, name: str) -> tuple[Fault, ...]:
     if not faults:
         raise FaultError(f"{name} holds no fault.")
     for fault in faults:
+        if fault.clause not in BY_CODE:
+            raise FaultError(f"fault {fault.id} in {name} names no clause: {fault.clause!r}.")
         if any(bool(edit.find) == bool(edit.source) for edit in edits(fault)):
             raise FaultError(f"fault {fault.id} in {name} needs either 'find' and 'replace' or 'source'.")
     return faults
@@ -99,16 +104,28 @@ def by_id(name: str) -> Fault:
 
 @contextmanager
 def planted(faults: Sequence[Fault]) -> Iterator[None]:
-    """Run with these faults in place."""
+    """Run with these faults in place, also in modules that have taken a function over by name."""
+    # Whoever is imported later would take the fault over and keep it.
+    importlib.import_module("kvproof.fuzz.adapters.reference")
     with ExitStack() as stack:
         for fault in faults:
             for edit in edits(fault):
                 owner, name = _resolve(fault.id, edit.target)
                 original = inspect.getattr_static(owner, name)
                 replacement = _rebuild(fault.id, edit, name, original)
-                stack.callback(setattr, owner, name, original)
-                setattr(owner, name, replacement)
+                for place in (owner, *_borrowers(original, owner)):
+                    stack.callback(setattr, place, name, original)
+                    setattr(place, name, replacement)
         yield
+
+
+def _borrowers(original: object, owner: object) -> list[ModuleType]:
+    """The loaded modules that have taken a function over by its name."""
+    if not isinstance(owner, ModuleType):
+        return []
+    name = getattr(original, "__name__", "")
+    loaded = [module for path, module in list(sys.modules.items()) if path.startswith("kvproof.")]
+    return [module for module in loaded if module is not owner and vars(module).get(name) is original]
 
 
 def _resolve(fault: str, target: str) -> tuple[Any, str]:

@@ -98,6 +98,8 @@ class Chronicle:
 
     def _name(self, submit: op.Submit) -> None:
         """A request in its current use; its earlier uses get a name of their own."""
+        if submit.request not in self.state.requests:  # the allocator raised an error instead
+            return
         path = self.state.requests[submit.request].paths[0]
         earlier = f"the former {submit.request}"
         self._paths = [(earlier if name == submit.request else name, each) for name, each in self._paths]

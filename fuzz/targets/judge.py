@@ -23,6 +23,7 @@ from kvproof.spec.oracle import BY_CODE, CLAUSES
 from kvproof.spec.vocabulary import Capabilities
 
 FOLLOWS = {
+    # Who hits what is another's also counts on a hit that nobody else sees.
     "KV-I2-standing": (
         "KV-I2-key",
         "KV-I2-hit",
@@ -31,6 +32,8 @@ FOLLOWS = {
         "KV-I4-key",
         "KV-P-isolation",
         "KV-P-chain",
+        "KV-P-refusal",
+        "KV-P-capacity",
     ),
     "KV-I2-key": ("KV-I2-hit", "KV-I2-write", "KV-I2-read", "KV-I4-key"),
     "KV-I2-hit": ("KV-I2-write", "KV-I2-read"),

@@ -49,9 +49,11 @@ def cover(moment: Moment) -> Evidence | None:
     life = moment.effects.life
     if life is None or life.grant is None:
         return None
-    size = moment.state.config.block_size
-    for group in range(len(moment.state.config.groups)):
-        row = life.rows[group] if group < len(life.rows) else []
+    size, groups = moment.state.config.block_size, len(moment.state.config.groups)
+    rows = getattr(moment.answer, "rows", ())
+    if len(rows) != groups:
+        return Evidence(f"a row for each of {groups} groups", f"{len(rows)} rows", None, life.request)
+    for group, row in enumerate(life.rows):
         if len(row) * size < life.grant.slots:
             return Evidence(
                 f"at least {-(-life.grant.slots // size)} blocks for {life.grant.slots} tokens",

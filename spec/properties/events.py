@@ -26,6 +26,8 @@ def chain(moment: Moment) -> Evidence | None:
     for event in moment.seen.events if moment.seen else ():
         if not isinstance(event, op.Stored):
             continue
+        if not event.keys:
+            return Evidence("at least one key that is stored", "an event without keys")
         if event.block_size != size or len(event.tokens) != size * len(event.keys):
             return Evidence(
                 f"{size} tokens for each of {len(event.keys)} keys", f"{len(event.tokens)} tokens"

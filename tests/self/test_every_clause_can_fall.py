@@ -265,6 +265,67 @@ LIES: dict[str, tuple[int, Forge, Capabilities, tuple[op.AnyOperation, ...]]] = 
 }
 
 
+DRAFTED: tuple[op.AnyOperation, ...] = (
+    op.Submit("a", (1, 2)),
+    op.Admit("a", 2, 2),
+    op.Dispatch(1, (op.Entry("a", 2, (7, 7)),)),
+    op.Finish("a"),
+    op.Submit("b", (5,)),
+    op.Admit("b", 1),
+)
+
+
+def foreign_hit(record: op.Record, records: list[op.Record]) -> op.Record:
+    """A hit across salts, in answer and structures alike."""
+    now = record.observation
+    assert now is not None and now.free is not None
+    rows = ((1, 3),)
+    blocks = {**now.blocks, 1: replace(now.blocks[1], ref_cnt=2), 3: now.blocks[4], 4: now.blocks[5]}
+    queue = (4, *(block for block in now.free if block not in (3, 4)))
+    assert now.rows is not None
+    seen = replace(now, blocks=blocks, free=queue, free_count=len(queue), rows={**now.rows, "b": rows})
+    return replace(record, answer=op.Granted(rows, 2), observation=seen)
+
+
+def orphan(record: op.Record, records: list[op.Record]) -> op.Record:
+    """A stored event that names no parent, though there is one."""
+    assert record.observation is not None
+    (event,) = record.observation.events
+    return replace(record, observation=replace(record.observation, events=(replace(event, parent=None),)))
+
+
+EVERYTHING = Capabilities(1, swap=True, idempotent=True)
+PADDED = rows("device", lambda found: (found[0], replace(found[1], slots=((5,),))))
+
+FURTHER: list[tuple[str, int, Forge, Capabilities, tuple[op.AnyOperation, ...]]] = [
+    ("KV-I2-read", 9, answer(rows=((1, 2, 4),)), EVERYTHING, UNREAD),
+    ("KV-I2-hit", 5, answer(rows=((1, 3, 4),)), L1, HISTORY),
+    ("KV-I3-stable", 9, answer(rows=((2, 1, 3),)), L1, UNREAD),
+    ("KV-I3-cover", 1, answer(rows=((1, 2, 3), (4, 5, 6))), L1, HISTORY),
+    ("KV-I3-cover", 1, answer(rows=()), L1, HISTORY),
+    ("KV-I5-slot", 7, PADDED, L3, HISTORY),
+    ("KV-P-events", 20, seen(events=()), L3, HISTORY),
+    ("KV-P-chain", 9, orphan, L3, HISTORY),
+    ("KV-I4-handout", 5, answer(rows=((2,),)), L1, DRAFTED),
+]
+"""Other ways in which a clause must fall: a part of it that could be dropped unnoticed."""
+
+
+@pytest.mark.parametrize(("code", "at", "forge", "capabilities", "history"), FURTHER)
+def test_a_clause_falls_in_each_of_its_ways(code, at, forge, capabilities, history) -> None:
+    records = records_of(history)
+    assert judge(records, CONFIG, capabilities) is None
+    violation = judge([*records[:at], forge(records[at], records), *records[at + 1 :]], CONFIG, capabilities)
+    assert violation is not None and violation.code == code, violation
+
+
+def test_a_hit_through_a_foreign_key_is_against_its_standing() -> None:
+    records = records_of(TENANTS)
+    forged = [*records[:3], foreign_hit(records[3], records)]
+    violation = judge(forged, CONFIG, L3)
+    assert violation is not None and "KV-I2-standing" in (violation.code, *violation.also), violation
+
+
 @pytest.mark.parametrize("code", [clause.code for clause in CLAUSES])
 def test_a_lie_brings_down_its_clause_and_the_true_history_does_not(code: str) -> None:
     at, forge, capabilities, history = LIES[code]

@@ -56,6 +56,10 @@ def test_any_history_survives_its_file(seed: int) -> None:
         (forged(config={"blocks": 0, "block_size": 2}), "'blocks' must be at least 1"),
         (forged(config={"blocks": 2, "block_size": 2, "groups": []}), "one cache group"),
         (forged(config={"blocks": 2, "block_size": 2, "hash": "crc"}), "'hash' must be one of"),
+        (forged(ignore=["KV-X-none"]), "a clause that there is not"),
+        (forged(expected={"result": "violated", "clause": "KV-X"}), "a clause that there is not"),
+        (forged(config={"blocks": 10**12, "block_size": 2}), "at most 16,777,216"),
+        (forged(config={"blocks": 2, "block_size": 2, "max_len": 10**9}), "at most 16,777,216"),
         (forged(expect=[None]), "expects 1 records of 2"),
     ],
 )

@@ -19,6 +19,22 @@ def test_a_fault_is_there_while_planted_and_gone_afterwards() -> None:
     assert arithmetic.cdiv(5, 4) == 2
 
 
+SLOTS = Fault(
+    "slots", "one too far", "KV-I5-slot", "kvproof.impl.worker.slot_mapping.slots_of",
+    source="def slots_of(*args, **kwargs):\n    return [0]\n",
+)  # fmt: skip
+
+
+def test_a_function_that_others_took_over_by_name_is_planted_and_taken_out_there_too() -> None:
+    from kvproof.fuzz.adapters import reference_worker
+    from kvproof.impl.worker import slot_mapping
+
+    original = slot_mapping.slots_of
+    with planted([SLOTS]):
+        assert reference_worker.slots_of is slot_mapping.slots_of is not original
+    assert reference_worker.slots_of is slot_mapping.slots_of is original
+
+
 def test_an_error_inside_takes_the_fault_out_too() -> None:
     original = BlockPool.touch
     with pytest.raises(RuntimeError), planted([by_id("shared-hit-not-counted")]):
@@ -34,7 +50,14 @@ def test_every_seeded_fault_can_be_planted(fault: Fault) -> None:
 
 
 def edited(**changes: str) -> Fault:
-    fields = {"id": "f", "title": "t", "clause": "c", "target": TARGET, "find": "divisor)", "replace": "1)"}
+    fields = {
+        "id": "f",
+        "title": "t",
+        "clause": "KV-I1-lost",
+        "target": TARGET,
+        "find": "divisor)",
+        "replace": "1)",
+    }
     return Fault(**{**fields, **changes})
 
 
@@ -74,7 +97,8 @@ def test_further_edits_are_planted_with_the_first() -> None:
         ("fault = []", "holds no fault"),
         ("[[fault]]\nid = 1", "Expected `str`"),
         ("[[fault", "not a file of faults"),
-        ('[[fault]]\nid="a"\ntitle="t"\nclause="c"\ntarget="x"\n', "needs either"),
+        ('[[fault]]\nid="a"\ntitle="t"\nclause="KV-I1-lost"\ntarget="x"\n', "needs either"),
+        ('[[fault]]\nid="a"\ntitle="t"\nclause="KV-X-none"\ntarget="x"\nsource="y"\n', "names no clause"),
         ('[[fault]]\nid="a"\ntitle="t"\nclause="c"\ntarget="x"\nfnd="y"\n', "unknown field"),
     ],
 )
