@@ -141,7 +141,7 @@ def _prompt(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras]:
         tokens = (*tokens[:length], *rest[len(tokens) : length])
         if c.chance(20):
             extras = _extras(world, c, len(tokens))
-        elif c.chance(35):
+        elif c.chance(60 if extras != op.Extras() else 35):
             if extras == op.Extras():
                 tokens = _retold(world, c, tokens)
             extras = _twisted(world, c, extras, len(tokens))
@@ -179,6 +179,8 @@ def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Ext
         return replace(extras, embeddings=(replace(first, content=1 - first.content), *rest))
     if extras.items:
         first_item, *others = extras.items
+        if first_item.length > 1 and world.can("spans") and c.chance(25):
+            return replace(extras, items=(*_split(c, first_item), *others))
         changed = _twisted_item(world, c, first_item, length if not others else others[0].offset)
         return replace(extras, items=(*((changed,) if changed.length else ()), *others))
     if extras.adapter is not None:
@@ -187,6 +189,12 @@ def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Ext
         twisted = replace(adapter, id=1 - adapter.id) if c.chance(50) else replace(adapter, name=other)
         return replace(extras, adapter=twisted)
     return replace(extras, salt=extras.salt.swapcase())
+
+
+def _split(c: Choices, item: op.Item) -> tuple[op.Item, op.Item]:
+    """Two items with one id where there was one."""
+    first = c.between(1, item.length - 1)
+    return replace(item, length=first), op.Item(item.id, item.offset + first, item.length - first)
 
 
 def _twisted_item(world: World, c: Choices, item: op.Item, end: int) -> op.Item:
