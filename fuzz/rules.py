@@ -169,7 +169,7 @@ def _retold(world: World, c: Choices, tokens: tuple[int, ...]) -> tuple[int, ...
     """The same tokens but for one in the first two blocks: what is behind is equal, its prefix is not."""
     place = c.below(min(len(tokens), 2 * world.config.block_size))
     # Other by a little, or by what a narrower integer would lose.
-    return (*tokens[:place], tokens[place] + c.pick((7, 7, 1 << 8, 1 << 32)), *tokens[place + 1 :])
+    return (*tokens[:place], tokens[place] + c.pick((7, 7, 1 << 8, 1 << 16)), *tokens[place + 1 :])
 
 
 def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Extras:

@@ -1,6 +1,7 @@
 """Every case that ships recurs: conformance cases hold, minimized failures fail as they did."""
 
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ FILES = [
 SEEDS = {file.name.removesuffix(".json"): file for file in FILES if "seeds" in str(file)}
 
 
-def read(file: object) -> Case:
+def read(file: Traversable) -> Case:
     return cases.parse(file.read_bytes(), file.name)
 
 

@@ -19,6 +19,7 @@ def snapshot(session: Session) -> Snapshot:
     """Holders and steps as `spec.transitions` has them, queue and keys as the manager shows them."""
     state = session.state
     seen = session.adapter.observe([])
+    assert isinstance(session.adapter, ReferenceAdapter)
     full = session.adapter.manager.block_pool
     assert seen is not None
     names = {number: f"{life.request}#{number}" for number, life in state.lives.items()}

@@ -100,7 +100,11 @@ def answer(**changes: object) -> Forge:
 
 
 def seen(**changes: object) -> Forge:
-    return lambda record, _: replace(record, observation=replace(record.observation, **changes))
+    def forge(record: op.Record, _: list[op.Record]) -> op.Record:
+        assert record.observation is not None
+        return replace(record, observation=replace(record.observation, **changes))
+
+    return forge
 
 
 def block(number: int, **changes: object) -> Forge:

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from kvproof.fuzz.adapters import reference_worker
 from kvproof.fuzz.faults import Edit, Fault, FaultError, by_id, load, parse, planted, seeded
 from kvproof.impl import arithmetic
 from kvproof.impl.block_pool import BlockPool
+from kvproof.impl.worker import slot_mapping
 
 TARGET = "kvproof.impl.arithmetic.cdiv"
 FAULT = Fault("off", "rounds down", "KV-I3-cover", TARGET, "-(-numerator // divisor)", "numerator // divisor")
@@ -26,13 +29,11 @@ SLOTS = Fault(
 
 
 def test_a_function_that_others_took_over_by_name_is_planted_and_taken_out_there_too() -> None:
-    from kvproof.fuzz.adapters import reference_worker
-    from kvproof.impl.worker import slot_mapping
-
+    borrower = vars(reference_worker)
     original = slot_mapping.slots_of
     with planted([SLOTS]):
-        assert reference_worker.slots_of is slot_mapping.slots_of is not original
-    assert reference_worker.slots_of is slot_mapping.slots_of is original
+        assert borrower["slots_of"] is slot_mapping.slots_of is not original
+    assert borrower["slots_of"] is slot_mapping.slots_of is original
 
 
 def test_an_error_inside_takes_the_fault_out_too() -> None:
@@ -58,7 +59,7 @@ def edited(**changes: str) -> Fault:
         "find": "divisor)",
         "replace": "1)",
     }
-    return Fault(**{**fields, **changes})
+    return msgspec.convert({**fields, **changes}, Fault)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ CONFIG = CacheConfig(blocks=4, block_size=2, max_len=8)
 HEADER = Header(CONFIG, Capabilities(1, operations=OPERATIONS, features=FEATURES), "an engine")
 
 
+DONE = op.Done()
+
+
 class Scheduler:
     """An engine that decides for itself: serves what arrives, preempts the youngest when space runs out."""
 
@@ -25,15 +28,15 @@ class Scheduler:
         self.manager.configure(CONFIG, 0)
         self.records: list[op.Record] = []
 
-    def say(self, operation: op.AnyOperation, answer: op.AnyAnswer | None) -> op.AnyAnswer:
-        done = answer or op.Done()
-        self.records.append(op.Record(len(self.records), operation, done))
-        return done
+    def say(self, operation: op.AnyOperation, answer: op.AnyAnswer = DONE) -> op.AnyAnswer:
+        self.records.append(op.Record(len(self.records), operation, answer))
+        return answer
 
     def serve(self) -> None:
         for name in ("a", "b"):
             submit = op.Submit(name, (1, 2, 3, 4, ord(name)))
-            self.say(submit, self.manager.submit(submit))
+            self.manager.submit(submit)
+            self.say(submit)
         running: list[str] = []
         for name in ("a", "b"):
             if isinstance(self.say(op.Admit(name, 9), self.manager.admit(name, 9, 0)), op.Granted):
@@ -46,8 +49,10 @@ class Scheduler:
         for name in running:
             self.say(op.Extend(name, 1), self.manager.extend(name, 1, 0))
         youngest = running.pop()
-        self.say(op.Preempt(youngest), self.manager.preempt(youngest))
-        self.say(op.Abort("a"), self.manager.abort("a"))
+        self.manager.preempt(youngest)
+        self.say(op.Preempt(youngest))
+        self.manager.abort("a")
+        self.say(op.Abort("a"))
 
 
 @pytest.fixture
@@ -77,7 +82,8 @@ def test_what_a_scheduler_did_by_itself_is_judged(log: Path) -> None:
 def test_a_wrong_answer_in_the_log_is_a_violation(log: Path) -> None:
     log.write_bytes(log.read_bytes().replace(b'"rows":[[1,2,4]]', b'"rows":[[2,1,4]]'))
     observer = judge(log)
-    assert observer.verdict().violation.code == "KV-I2-hit"
+    violation = observer.verdict().violation
+    assert violation is not None and violation.code == "KV-I2-hit"
     result = CliRunner().invoke(kvproof, ["observe", str(log)])
     assert result.exit_code == 1 and "KV-I2-hit at record 4" in result.output
 
