@@ -57,9 +57,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     else:
         silent = "silent" if row.quiet == row.heard else f"found in {row.heard - row.quiet} of {row.heard}"
         fixed = f"{known.fixed.partition('==')[2]}: {silent}\n{row.heard} × {row.judged:,}"
-    name = known.target.partition("==")
-    release = f"{name[0]}\n{name[2]}, L{row.level}" if row.level else f"{name[0]}\n{name[2]}"
-    return known.id, release, f"{row.found} of {row.seeds}", operations, spent, fixed
+    release = known.target.replace("==", " ") + (f", L{row.level}" if row.level else "")
+    return known.id, release, f"{row.found}/{row.seeds}", operations, spent, fixed
 
 
 def _spread(spread: Spread | None, digits: int) -> str:
@@ -71,13 +70,13 @@ def _spread(spread: Spread | None, digits: int) -> str:
 def table(rows: Sequence[Row]) -> Table:
     """For a terminal of 80 columns."""
     made = Table(box=None, pad_edge=False, header_style="dim")
-    for head in HEADS:
+    for head in ("\n".join(HEADS[:2]), *HEADS[2:]):
         right = head in ("found", "operations", "seconds")
         made.add_column(head, justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in rows:
         name, release, found, *rest = _cells(row)
         style = {"holds": "green", "undecided": "yellow"}.get(row.word, "bold red")
-        made.add_row(name, release, Text(found, style), *rest)
+        made.add_row(Text(f"{name}\n{release}"), Text(found, style), *rest)
     return made
 
 
