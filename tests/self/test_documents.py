@@ -334,3 +334,19 @@ def test_the_example_of_the_specification_is_a_case_that_holds():
 
 def test_the_tables_script_is_executable():
     assert (ROOT / "ci/tables").stat().st_mode & 0o111
+
+
+def test_every_quoted_output_is_there() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"<!-- output: (.+?) -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert len(blocks) > 5
+    assert [command for command, block in blocks if not block.strip()] == []
+
+
+def test_quoted_faults_are_those_that_ship() -> None:
+    from kvproof.fuzz.faults import seeded
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"<!-- output: kvproof faults -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert [fault.id for fault in seeded() if fault.id not in block] == []
+    assert f"{len(seeded())} of {len(seeded())} faults found" in block
