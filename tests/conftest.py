@@ -4,6 +4,9 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+# Output is as wide as a small terminal, wherever the tests run.
+os.environ["COLUMNS"] = "80"
+
 # No deadline: a busy machine isn't a failure. No database: seeds are committed as cases,
 # and a run must not depend on an earlier one.
 common = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
