@@ -5,8 +5,8 @@ the operation keeps its meaning as far as that goes.
 """
 
 from kvproof.spec import operations as op
+from kvproof.spec.contract import preempted_first, reason_against
 from kvproof.spec.state import State
-from kvproof.spec.transitions import preempted_first, reason_against
 
 
 def fitted(state: State, operation: op.AnyOperation) -> op.AnyOperation | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from kvproof.spec import operations as op
+from kvproof.spec.contract import reason_against
 from kvproof.spec.oracle import Oracle, Verdict, Violation
-from kvproof.spec.transitions import reason_against
 from kvproof.spec.vocabulary import CacheConfig, Capabilities, ConfigError
 
 

@@ -13,9 +13,9 @@ from kvproof.fuzz.adapters.port import Adapter, Errored
 from kvproof.fuzz.device import Digests, Place
 from kvproof.spec import operations as op
 from kvproof.spec.content import POISON, Runs
+from kvproof.spec.contract import preempted_first, reason_against
 from kvproof.spec.oracle import Oracle, Verdict, Violation
 from kvproof.spec.state import State, StepEntry
-from kvproof.spec.transitions import preempted_first, reason_against
 from kvproof.spec.vocabulary import CacheConfig
 
 

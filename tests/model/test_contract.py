@@ -6,7 +6,7 @@ import pytest
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.session import IllegalOperation, Session
 from kvproof.spec import operations as op
-from kvproof.spec.transitions import preempted_first, reason_against
+from kvproof.spec.contract import preempted_first, reason_against
 from kvproof.spec.vocabulary import CacheConfig
 
 CONFIG = CacheConfig(blocks=8, block_size=2, depth=2, max_requests=3, max_len=12)

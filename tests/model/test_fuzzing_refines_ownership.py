@@ -10,9 +10,9 @@ from kvproof.fuzz.faults import by_id, planted
 from kvproof.fuzz.rules import World, draw_config, weighted
 from kvproof.fuzz.session import Session
 from kvproof.spec import operations as op
+from kvproof.spec.contract import preempted_first
 from kvproof.spec.theorems.refinement import NoDecomposition, Snapshot, decompose
 from kvproof.spec.theorems.rules import RULES
-from kvproof.spec.transitions import preempted_first
 
 
 def snapshot(session: Session) -> Snapshot:
