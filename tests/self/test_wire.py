@@ -41,6 +41,7 @@ def test_the_example_of_the_page_is_a_conversation():
     text = PAGE.read_text(encoding="utf-8")
     (block,) = [part for part in text.split("```") if part.startswith("text\n")]
     lines = [line for line in block.splitlines()[1:] if line]
+    assert len(lines) > 4
     for asked, answered in zip(lines[::2], lines[1::2], strict=True):
         message = msgspec.json.decode(asked.removeprefix("→ "), type=wire.AnyMessage)
         wire.read(answered.removeprefix("← ").encode(), type(message))

@@ -1,5 +1,6 @@
 """Seeded faults are planted exactly, taken out again, and read strictly."""
 
+import pkgutil
 from pathlib import Path
 
 import msgspec
@@ -46,8 +47,12 @@ def test_an_error_inside_takes_the_fault_out_too() -> None:
 
 @pytest.mark.parametrize("fault", seeded(), ids=lambda fault: fault.id)
 def test_every_seeded_fault_can_be_planted(fault: Fault) -> None:
+    module, name = fault.target.rsplit(".", 1)
+    owner = pkgutil.resolve_name(module)
+    original = getattr(owner, name)
     with planted([fault]):
-        pass
+        assert getattr(owner, name) is not original
+    assert getattr(owner, name) is original
 
 
 def edited(**changes: str) -> Fault:
