@@ -30,11 +30,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Any further line: an operation, its answer, and what was seen."""
+    """Any further line: an operation, its answer, what was seen, and wrong places in device memory."""
 
     operation: op.AnyOperation
     answer: op.AnyAnswer
     observation: op.Observation | None = None
+    memory: tuple[op.Mismatch, ...] = ()
 
 
 class Observer:
@@ -55,7 +56,11 @@ class Observer:
         return self.oracle.violation is not None or bool(self.gap)
 
     def report(
-        self, operation: op.AnyOperation, answer: op.AnyAnswer, seen: op.Observation | None = None
+        self,
+        operation: op.AnyOperation,
+        answer: op.AnyAnswer,
+        seen: op.Observation | None = None,
+        memory: tuple[op.Mismatch, ...] = (),
     ) -> Violation | None:
         """Judge one report; after the first violation or gap further ones are ignored."""
         if self.over:
@@ -66,7 +71,7 @@ class Observer:
         elif seen is None and self._seen_needed:
             self.gap = f"record {number} shows no structures, though level 2 is declared"
         else:
-            return self.oracle.judge(operation, answer, seen)
+            return self.oracle.judge(operation, answer, seen, memory)
         return None
 
     def verdict(self) -> Verdict:
@@ -105,5 +110,7 @@ def _lines(path: Path, rows: Iterable[bytes]) -> Iterator[Line]:
 def write(header: Header, records: Iterable[op.Record]) -> bytes:
     """A log as JSON lines."""
     encode = msgspec.json.encode
-    lines = [encode(Line(record.operation, record.answer, record.observation)) for record in records]
+    lines = [
+        encode(Line(record.operation, record.answer, record.observation, record.memory)) for record in records
+    ]
     return b"\n".join([encode(header), *lines]) + b"\n"

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from kvproof.fuzz.adapters.port import Adapter, Errored
-from kvproof.fuzz.device import Digests, Place
+from kvproof.fuzz.device import MOST_TOKENS, Device, Digests, Place
+from kvproof.fuzz.harness_worker import HarnessWorker
 from kvproof.spec import operations as op
 from kvproof.spec.content import POISON, Runs
 from kvproof.spec.contract import preempted_first, reason_against
@@ -61,8 +62,9 @@ class Session:
     """One history on one allocator.
 
     `full` false observes only the blocks that an operation touched, which is what large
-    pools can afford; `op.Observe` sweeps everything all the same. Clauses in `ignore` are not
-    judged. `watch` is called with every record before it is judged.
+    pools can afford; `op.Observe` sweeps everything all the same. `execute` true gives an allocator
+    that shows rows but no memory a device of the harness, so that bytes are judged from level 1 on.
+    Clauses in `ignore` are not judged. `watch` is called with every record before it is judged.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Session:
         seed: int = 0,
         compare_policy: bool = True,
         full: bool = True,
+        execute: bool = True,
         ignore: frozenset[str] = frozenset(),
         watch: Callable[[op.Record], None] | None = None,
     ) -> None:
@@ -84,7 +87,11 @@ class Session:
             adapter.configure(config, seed)
         except Errored as error:
             self.errored = error
-        self.oracle = Oracle(config, self.capabilities, compare_policy=compare_policy, ignore=ignore)
+        own = execute and 1 <= self.capabilities.level < 3 and _holds(config)
+        self.oracle = Oracle(
+            config, self.capabilities, compare_policy=compare_policy, memory=own, ignore=ignore
+        )
+        self._worker = HarnessWorker(config, self.oracle.state) if own else None
         self.operations: list[op.AnyOperation] = []
         self._digests = Digests()
         self._full = full
@@ -152,10 +159,13 @@ class Session:
             self.operations.append(operation)
             self.errored = error
             return None
+        if self._worker is not None and not isinstance(answer, op.Refused | op.Crashed):
+            self._worker.follow(operation)
+        memory = self._verify(operation, seen)
         if self._watch is not None:
-            self._watch(op.Record(len(self.operations), operation, answer, seen))
+            self._watch(op.Record(len(self.operations), operation, answer, seen, memory))
         self.operations.append(operation)
-        self.oracle.judge(operation, answer, seen)
+        self.oracle.judge(operation, answer, seen, memory)
         return answer
 
     # --- observing ------------------------------------------------------------------------
@@ -184,12 +194,18 @@ class Session:
         else:
             touched.update(block for row in getattr(answer, "rows", ()) for block in row)
             seen = self.adapter.observe(sorted(touched), self.oracle.listed(touched))
-        memory = self._verify(operation, seen)
-        return seen if seen is None or not memory else _with_memory(seen, memory)
+        return seen
+
+    @property
+    def device(self) -> Device | None:
+        """The memory that is verified: the adapter's, or the harness's own."""
+        if self.adapter.device is not None:
+            return self.adapter.device
+        return None if self._worker is None or self._worker.lost else self._worker.device
 
     def _verify(self, operation: op.AnyOperation, seen: op.Observation | None) -> tuple[op.Mismatch, ...]:
         """Compare device memory with the claims: what a step wrote and read, or all that is keyed."""
-        device = self.adapter.device
+        device = self.device
         if device is None:
             return ()
         places: list[Place] = []
@@ -235,5 +251,6 @@ class Session:
         ]
 
 
-def _with_memory(seen: op.Observation, memory: tuple[op.Mismatch, ...]) -> op.Observation:
-    return msgspec.structs.replace(seen, memory=memory)
+def _holds(config: CacheConfig) -> bool:
+    """Whether a device of the harness can be as large."""
+    return (config.blocks + 1) * config.block_size <= MOST_TOKENS

@@ -43,7 +43,8 @@ class Keys:
 class Moment:
     """One record in context: the state after it, what it did, what was seen before and after.
 
-    `new_keys` are `(entry, block)` pairs that were not in the index before.
+    `new_keys` are `(entry, block)` pairs that were not in the index before, `memory` the wrong
+    places of the device.
     """
 
     operation: op.Operation
@@ -53,13 +54,9 @@ class Moment:
     keys: Keys
     seen: op.Observation | None
     previous: op.Observation | None
+    memory: tuple[op.Mismatch, ...] = ()
     new_keys: list[tuple[op.IndexEntry, int]] = field(default_factory=list)
     _wrong_keys: "list[WrongKey] | None" = None
-
-    @property
-    def memory(self) -> tuple[op.Mismatch, ...]:
-        """Wrong places in device memory."""
-        return self.seen.memory if self.seen is not None else ()
 
     def wrong_keys(self) -> "list[WrongKey]":
         """The index entries whose block does not hold what the key stands for, found in one pass."""

@@ -367,7 +367,7 @@ class Metrics(Value, frozen=True):
 
 
 class Mismatch(Value, frozen=True):
-    """A wrong place in device memory (L3): which words, who should have written, who did.
+    """A wrong place in device memory: which words, who should have written, who did.
 
     `layer`, `offset` (token inside the block) and `words` count the wrong words of that token;
     `expected` is the claim digest that was demanded, `found` the digest recovered from the
@@ -383,7 +383,7 @@ class Mismatch(Value, frozen=True):
 
 
 class Observation(Value, frozen=True):
-    """What level 2 and 3 show after an operation.
+    """What level 2 shows after an operation.
 
     A full observation lists every block and the whole free queue from its head; a partial
     one (`free` and `rows` are none) the blocks that the operation touched, and the keys of
@@ -398,16 +398,19 @@ class Observation(Value, frozen=True):
     usage: float = 0.0
     metrics: Metrics = Metrics()
     events: tuple[AnyEvent, ...] = ()
-    memory: tuple[Mismatch, ...] = ()
 
 
 class Record(Value, frozen=True):
-    """One line of a history: what was asked, what was answered, what was seen."""
+    """One line of a history: what was asked, what was answered, what was seen.
+
+    `memory` lists the wrong places of the device, where one is verified.
+    """
 
     index: int
     operation: AnyOperation
     answer: AnyAnswer
     observation: Observation | None = None
+    memory: tuple[Mismatch, ...] = ()
 
 
 def digest_of(values: Iterable[msgspec.Struct]) -> str:

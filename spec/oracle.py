@@ -13,6 +13,7 @@ import msgspec
 from kvproof.spec import operations as op
 from kvproof.spec.clauses import Clause, Evidence, Keys, Moment
 from kvproof.spec.invariants import INVARIANTS
+from kvproof.spec.invariants.content import bytes_
 from kvproof.spec.policy import Policy
 from kvproof.spec.properties import PROPERTIES, REFINEMENT
 from kvproof.spec.properties.refinement import against_policy
@@ -56,7 +57,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Oracle:
-    """Judges one history, record by record. Clauses in `ignore` are left unchecked, to see behind a fault."""
+    """Judges one history, record by record.
+
+    `memory` says that bytes are verified below level 3 too, on a device of the harness. Clauses in
+    `ignore` are left unchecked, to see behind a fault.
+    """
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class Oracle:
         capabilities: Capabilities,
         *,
         compare_policy: bool = True,
+        memory: bool = False,
         ignore: frozenset[str] = frozenset(),
     ) -> None:
         self.state = State(config, capabilities)
@@ -76,19 +82,27 @@ class Oracle:
         self._level = capabilities.level
         self._previous: op.Observation | None = None
         self._indexed: dict[tuple[int, int], bytes] = {}
-        self._judged = [c for c in CLAUSES if c.level <= self._level and c.code not in ignore]
+        self._judged = [
+            c
+            for c in CLAUSES
+            if (c.level <= self._level or (memory and c is bytes_)) and c.code not in ignore
+        ]
         self._clauses: dict[type[op.Operation], tuple[Clause, ...]] = {
             kind: tuple(clause for clause in self._judged if not clause.on or kind in clause.on)
             for kind in op.OPERATIONS
         }
 
     def judge(
-        self, operation: op.Operation, answer: op.Answer, seen: op.Observation | None
+        self,
+        operation: op.Operation,
+        answer: op.Answer,
+        seen: op.Observation | None,
+        memory: tuple[op.Mismatch, ...] = (),
     ) -> Violation | None:
         """Apply a record and check it; the first violation ends the history."""
         assert self.violation is None, "a violated history is over"
         effects = apply(self.state, operation, answer)
-        moment = Moment(operation, answer, self.state, effects, self.keys, seen, self._previous)
+        moment = Moment(operation, answer, self.state, effects, self.keys, seen, self._previous, memory)
         if seen is not None:
             self._learn(moment, seen)
         fallen = [

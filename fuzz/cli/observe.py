@@ -36,7 +36,7 @@ def command(log: Path, ignore: tuple[str, ...], as_json: bool) -> int:
     header, lines = read(log)
     observer = Observer(header, frozenset(ignore))
     for line in lines:
-        observer.report(line.operation, line.answer, line.observation)
+        observer.report(line.operation, line.answer, line.observation, line.memory)
         if observer.over:
             break
     found = observer.verdict()

@@ -181,9 +181,8 @@ def _claims(console: Console, finding: Finding, chronicle: Chronicle) -> None:
     lines = Facts()
     for label, text in chronicle.standing():
         lines.add(label, text)
-    memory = finding.records[violation.record].observation
-    if violation.code == "KV-I2-bytes" and memory is not None:
-        _bytes(lines, memory.memory, chronicle.digests())
+    if violation.code == "KV-I2-bytes":
+        _bytes(lines, finding.records[violation.record].memory, chronicle.digests())
     expected, observed = evidence(finding, chronicle)
     if violation.evidence.request and violation.evidence.request not in expected + observed:
         lines.add("request", violation.evidence.request)

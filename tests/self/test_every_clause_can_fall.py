@@ -90,7 +90,7 @@ def judge(
     oracle = Oracle(config, capabilities, compare_policy=policy)
     for record in records:
         seen = record.observation if capabilities.level >= 2 else None
-        if oracle.judge(record.operation, record.answer, seen):
+        if oracle.judge(record.operation, record.answer, seen, record.memory):
             break
     return oracle.violation
 
@@ -252,7 +252,7 @@ LIES: dict[str, tuple[int, Forge, Capabilities, tuple[op.AnyOperation, ...]]] = 
     "KV-I2-hit": (5, answer(rows=((2, 1, 4),)), L1, HISTORY),
     "KV-I2-write": (9, answer(rows=((1, 2, 4),)), SWAPS, UNREAD),
     "KV-I2-read": (9, answer(rows=((2, 1, 3),)), SWAPS, UNREAD),
-    "KV-I2-bytes": (7, seen(memory=(MISMATCH,)), L3, HISTORY),
+    "KV-I2-bytes": (7, lambda record, _: replace(record, memory=(MISMATCH,)), L3, HISTORY),
     "KV-I5-row": (2, rows("host", first_row(rows=((1, 3, 2, 0, 0, 0),))), L3, HISTORY),
     "KV-I5-device": (7, rows("device", first_row(rows=((1, 3, 2, 0, 0, 0),))), L3, HISTORY),
     "KV-I5-stale": (2, STALE_PADDING, L3, HISTORY),
