@@ -5,7 +5,7 @@ tuples, no bit tricks, no `isinstance`. Nothing else in `impl` computes a size.
 Contracts are in PEP 316 form (`pre:` / `post:`); `kvproof prove` checks them.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 def cdiv(numerator: int, divisor: int) -> int:
@@ -88,6 +88,10 @@ class Demand(NamedTuple):
     evictable: int
 
 
+NOTHING: Final = Demand(0, 0)
+"""The demand of a row that has room, as most rows that decode have: made once."""
+
+
 def demand(slots: int, block_size: int, owned: int, hits: int, evictable: int) -> Demand:
     """Demand of one full-attention group; hits count as owned, evictable ones leave the queue too.
 
@@ -98,7 +102,10 @@ def demand(slots: int, block_size: int, owned: int, hits: int, evictable: int) -
     post: __return__.fresh >= 0
     post: __return__.evictable == evictable
     """
-    return Demand(new_blocks(slots, block_size, owned + hits), evictable)
+    fresh = new_blocks(slots, block_size, owned + hits)
+    if fresh == 0 and evictable == 0:
+        return NOTHING
+    return Demand(fresh, evictable)
 
 
 def fits(wanted: Demand, free: int) -> bool:

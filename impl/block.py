@@ -1,23 +1,38 @@
 """A block's metadata, and the value that hands blocks out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUnit:
+    """What a key stands for beside its content: a group, and how many tokens of a block it vouches for.
+
+    The keys of a group and a length share one, so that a block holds a single reference.
+    """
+
+    group_id: int
+    num_tokens: int
+
+
+NO_UNIT: Final = KeyUnit(0, 0)
+"""That of a block without a key."""
 
 
 class KVCacheBlock:
     """`B` token positions of one group (REQ-1.4). Only the pool writes it, the links only the queue.
 
-    `block_hash` is the key under which the index knows the block, or none; `group_id` and
-    `num_tokens` belong to the key: its group, and how many tokens of the block it vouches for.
-    A block outside the free queue links to itself.
+    `block_hash` is the key under which the index knows the block, or none, and `unit` belongs to
+    the key. A block outside the free queue links to itself.
     """
 
-    __slots__ = ("block_hash", "block_id", "group_id", "next_free", "num_tokens", "prev_free", "ref_cnt")
+    __slots__ = ("block_hash", "block_id", "next_free", "prev_free", "ref_cnt", "unit")
 
     block_id: int
     ref_cnt: int
     block_hash: bytes | None
-    group_id: int
-    num_tokens: int
+    unit: KeyUnit
     prev_free: "KVCacheBlock"
     next_free: "KVCacheBlock"
 
@@ -25,9 +40,18 @@ class KVCacheBlock:
         self.block_id = block_id
         self.ref_cnt = 0
         self.block_hash = None
-        self.group_id = 0
-        self.num_tokens = 0
+        self.unit = NO_UNIT
         self.prev_free = self.next_free = self
+
+    @property
+    def group_id(self) -> int:
+        """The group of the key."""
+        return self.unit.group_id
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens for which the key vouches, 0 without a key."""
+        return self.unit.num_tokens
 
     def __repr__(self) -> str:
         key = self.block_hash.hex()[:8] if self.block_hash is not None else None

@@ -2,11 +2,13 @@
 
 import gc
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import NoReturn
 
 from kvproof.impl import arithmetic
-from kvproof.impl.block import BlockRun, KVCacheBlock
+from kvproof.impl.block import NO_UNIT, BlockRun, KeyUnit, KVCacheBlock
 from kvproof.impl.errors import DoubleFree, InvalidCount, NotFree, NullBlockMisuse, UnknownBlock
 from kvproof.impl.events import AllBlocksCleared, BlockRemoved, BlockStored, EventQueue
 from kvproof.impl.free_queue import FreeBlockQueue
@@ -80,11 +82,23 @@ class BlockPool:
 
         Raises OutOfBlocks or InvalidCount.
         """
+        if n == 1:
+            return self._get_new_block()
         blocks = self.free_queue.popleft_n(n)
         self.remove_keys(blocks)
         for block in blocks:
             assert block.ref_cnt == 0, "a free block has no holder"
             block.ref_cnt = 1
+        return blocks
+
+    def _get_new_block(self) -> list[KVCacheBlock]:
+        """The same for one block, which is what a row gains that decodes."""
+        block = self.free_queue.popleft()
+        blocks = [block]
+        if block.block_hash is not None:
+            self.remove_keys(blocks)
+        assert block.ref_cnt == 0, "a free block has no holder"
+        block.ref_cnt = 1
         return blocks
 
     def touch(self, blocks: BlockRun) -> None:
@@ -107,25 +121,29 @@ class BlockPool:
         Blocks without a holder left enter the queue in the given order: those without a key at
         the front, the others at the back. Raises DoubleFree or NullBlockMisuse.
         """
-        if len(set(blocks)) != len(blocks):
-            raise DoubleFree(_first_repeated(blocks).block_id)
-        unhashed: list[KVCacheBlock] = []
-        hashed: list[KVCacheBlock] = []
-        for block in blocks:
-            block.ref_cnt -= 1
-            if block.ref_cnt == 0:
-                (unhashed if block.block_hash is None else hashed).append(block)
-            elif block.ref_cnt < 0:
-                self._undo_free(blocks, block)
-        self.free_queue.prepend_n(unhashed)
-        self.free_queue.append_n(hashed)
+        shared = False
+        rest = iter(blocks)
+        for block in rest:
+            holders = block.ref_cnt
+            if holders == 1:
+                block.ref_cnt = 0
+            elif holders > 1:
+                block.ref_cnt = holders - 1
+                shared = True
+            else:
+                counted = len(blocks) - len(list(rest)) - 1
+                self._refuse_free(blocks[:counted], block)
+        released = blocks
+        if shared:
+            if len(set(blocks)) != len(blocks):
+                self._refuse_free(blocks, _first_repeated(blocks))
+            released = [block for block in blocks if block.ref_cnt == 0]
+        self.free_queue.put_back(released)
 
-    def _undo_free(self, blocks: BlockRun, offender: KVCacheBlock) -> None:
-        """Give the references back up to the block that had none, and raise."""
-        for block in blocks:
+    def _refuse_free(self, counted: BlockRun, offender: KVCacheBlock) -> NoReturn:
+        """Give the references back that were taken, and raise."""
+        for block in counted:
             block.ref_cnt += 1
-            if block is offender:
-                break
         if offender is self.null_block:
             raise NullBlockMisuse("released")
         raise DoubleFree(offender.block_id)
@@ -145,13 +163,13 @@ class BlockPool:
         if last > len(request.block_hashes):
             raise InvalidCount("the end of the blocks to key", last, f"at most {len(request.block_hashes)}")
         assert self.enable_caching, "nothing is keyed without prefix caching"
+        unit = _unit(group_id, block_size)
         setdefault = self.index[group_id].setdefault
         repeated: list[KVCacheBlock] = []
         for block, key in zip(row[first:last], request.block_hashes[first:last], strict=True):
             assert block.block_hash is None, "a block is keyed once"
             block.block_hash = key
-            block.group_id = group_id
-            block.num_tokens = block_size
+            block.unit = unit
             if setdefault(key, block) is not block:
                 repeated.append(block)
         if repeated:
@@ -202,29 +220,31 @@ class BlockPool:
                 raise UnknownBlock(block_id, self.num_usable)
         if NULL_BLOCK in ids:
             raise NullBlockMisuse("evicted")
-        return self.remove_keys([self.blocks[block_id] for block_id in ids])
+        keyed = [block for block in map(self.blocks.__getitem__, ids) if block.block_hash is not None]
+        self.remove_keys(keyed)
+        return len(keyed)
 
-    def remove_keys(self, blocks: BlockRun) -> int:
-        """Remove the keys of the blocks that have one, in order; how many these were.
+    def remove_keys(self, blocks: BlockRun) -> None:
+        """Remove the keys of the blocks that have one, in order.
 
         A key that still has another block stays hittable.
         """
-        removed = 0
+        all_index, all_copies, events = self.index, self.copies, self.events
         for block in blocks:
             key = block.block_hash
             if key is None:
                 continue
-            removed += 1
-            block.block_hash = None
-            block.num_tokens = 0
-            if key in self.copies[block.group_id]:
+            group_id = block.unit.group_id
+            copies = all_copies[group_id]
+            if copies and key in copies:
                 self._remove_copy(key, block)
-                continue
-            owner = self.index[block.group_id].pop(key, None)
-            assert owner is block, "the index agrees with the block"
-            if self.events is not None:
-                self.events.events.append(BlockRemoved(key, block.group_id))
-        return removed
+            else:
+                owner = all_index[group_id].pop(key, None)
+                assert owner is block, "the index agrees with the block"
+                if events is not None:
+                    events.events.append(BlockRemoved(key, group_id))
+            block.block_hash = None
+            block.unit = NO_UNIT
 
     def _remove_copy(self, key: bytes, block: KVCacheBlock) -> None:
         """Take out one of several blocks of a key. If it was the oldest, the next one is looked up."""
@@ -244,7 +264,7 @@ class BlockPool:
             keyed = [*index.values(), *(block for younger in copies.values() for block in younger.values())]
             for block in keyed:
                 block.block_hash = None
-                block.num_tokens = 0
+                block.unit = NO_UNIT
             index.clear()
             copies.clear()
         if self.events is not None:
@@ -252,7 +272,13 @@ class BlockPool:
         return True
 
 
-def _first_repeated(blocks: Sequence[KVCacheBlock]) -> KVCacheBlock:
+@cache
+def _unit(group_id: int, num_tokens: int) -> KeyUnit:
+    """The one that the keys of a group and a length share."""
+    return KeyUnit(group_id, num_tokens)
+
+
+def _first_repeated(blocks: BlockRun) -> KVCacheBlock:
     """The first block that occurs a second time."""
     seen: set[KVCacheBlock] = set()
     for block in blocks:

@@ -95,6 +95,9 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
         most = arithmetic.max_hit_blocks(request.num_tokens, self.block_size)
         return (self.manager.find_longest_cache_hit(request.block_hashes, most),)
 
+    def get_num_blocks_to_allocate(self, request_id: str, slots: int, hits: GroupBlocks) -> Demand:
+        return self.manager.get_num_blocks_to_allocate(request_id, slots, hits[0])
+
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         self.manager.cache_blocks(request, num_tokens)
 

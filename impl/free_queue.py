@@ -21,8 +21,18 @@ class FreeBlockQueue:
         self.append_n(blocks)
 
     def popleft(self) -> KVCacheBlock:
-        """Take the block at the head."""
-        return self.popleft_n(1)[0]
+        """Take the block at the head. Raises OutOfBlocks."""
+        if self.num_free_blocks == 0:
+            raise OutOfBlocks(1, 0)
+        head = self.head
+        block = head.next_free
+        assert block is not self.tail, "the queue holds as many blocks as it counts"
+        following = block.next_free
+        head.next_free = following
+        following.prev_free = head
+        block.prev_free = block.next_free = block
+        self.num_free_blocks -= 1
+        return block
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """Take `n` blocks from the head, in order. Raises OutOfBlocks or InvalidCount."""
@@ -53,7 +63,7 @@ class FreeBlockQueue:
         for block in blocks:
             before, after = block.prev_free, block.next_free
             if before is block:
-                self._put_back(blocks, neighbours)
+                self._undo_removals(blocks, neighbours)
                 raise NotFree(block.block_id)
             neighbours.append(before)
             before.next_free = after
@@ -68,11 +78,47 @@ class FreeBlockQueue:
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Put blocks behind the tail, in order. Raises DoubleFree if one is in the queue, or named twice."""
-        self._splice(self.tail.prev_free, blocks, self.tail)
+        before = last = self.tail.prev_free
+        for block in blocks:
+            if block.prev_free is not block:
+                self._undo_links(before, last)
+                raise DoubleFree(block.block_id)
+            block.prev_free = last
+            last.next_free = block
+            last = block
+        last.next_free = self.tail
+        self.tail.prev_free = last
+        self.num_free_blocks += len(blocks)
 
-    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put blocks before the head, in order. Raises DoubleFree if one is in the queue, or named twice."""
-        self._splice(self.head, blocks, self.head.next_free)
+    def put_back(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put blocks in, in order: those without a key before the head, the others behind the tail (REQ-4.4).
+
+        The blocks were held, so none is in the queue.
+        """
+        # The others hang on the tail's far side until the first ones are in place: an empty queue needs
+        # no case of its own.
+        tail = self.tail
+        first, front, back = self.head.next_free, self.head, tail
+        for block in blocks:
+            assert block.prev_free is block, "a held block is outside the queue"
+            if block.block_hash is None:
+                block.prev_free = front
+                front.next_free = block
+                front = block
+            else:
+                block.prev_free = back
+                back.next_free = block
+                back = block
+        front.next_free = first
+        first.prev_free = front
+        if back is not tail:
+            before, behind = tail.prev_free, tail.next_free
+            before.next_free = behind
+            behind.prev_free = before
+            back.next_free = tail
+            tail.prev_free = back
+            tail.next_free = tail
+        self.num_free_blocks += len(blocks)
 
     def __len__(self) -> int:
         return self.num_free_blocks
@@ -88,29 +134,15 @@ class FreeBlockQueue:
         """The block ids from head to tail."""
         return [block.block_id for block in self]
 
-    def _splice(self, before: KVCacheBlock, blocks: Sequence[KVCacheBlock], after: KVCacheBlock) -> None:
-        """Link a run in between two neighbours."""
-        last = before
-        for block in blocks:
-            if block.prev_free is not block:
-                self._unlink(before, last, after)
-                raise DoubleFree(block.block_id)
-            block.prev_free = last
-            last.next_free = block
-            last = block
-        last.next_free = after
-        after.prev_free = last
-        self.num_free_blocks += len(blocks)
-
-    def _unlink(self, before: KVCacheBlock, last: KVCacheBlock, after: KVCacheBlock) -> None:
-        """Undo the links of a run that got as far as `last`."""
+    def _undo_links(self, before: KVCacheBlock, last: KVCacheBlock) -> None:
+        """Take a run out again that got as far as `last` behind the former end of the queue."""
         while last is not before:
             block, last = last, last.prev_free
             block.prev_free = block.next_free = block
-        before.next_free = after
+        before.next_free = self.tail
 
-    def _put_back(self, blocks: Sequence[KVCacheBlock], neighbours: list[KVCacheBlock]) -> None:
-        """Undo removals, the last first: each block goes back behind the one it stood behind."""
+    def _undo_removals(self, blocks: Sequence[KVCacheBlock], neighbours: list[KVCacheBlock]) -> None:
+        """The last first: each block goes back behind the one it stood behind."""
         for block, before in reversed(list(zip(blocks, neighbours, strict=False))):
             block.prev_free, block.next_free = before, before.next_free
             before.next_free.prev_free = block

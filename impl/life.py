@@ -46,7 +46,7 @@ class StepsInFlight:
     def __init__(self) -> None:
         self.last_dispatched = 0
         self.steps: deque[tuple[int, list[Life]]] = deque()
-        self.deferred: deque[tuple[int, GroupBlocks]] = deque()
+        self.deferred: list[tuple[int, GroupBlocks]] = []
 
     def dispatch(self, step: int, lives: Sequence[Life]) -> None:
         """A step goes to the device with the grants of these lives. Raises StepOrder."""
@@ -81,5 +81,5 @@ class StepsInFlight:
         """The batches that no step in flight waits for any more, in order of ending."""
         fence = self.steps[0][0] if self.steps else self.last_dispatched + 1
         released = [blocks for last, blocks in self.deferred if last < fence]
-        self.deferred = deque(entry for entry in self.deferred if entry[0] >= fence)
+        self.deferred = [entry for entry in self.deferred if entry[0] >= fence]
         return released

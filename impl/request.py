@@ -69,12 +69,12 @@ class Request:
 
     def append_tokens(self, ids: Iterable[int]) -> None:
         """A step's output is known: its tokens are no longer pending, and filled blocks get keys."""
-        new = array("q", ids)
+        new = list(ids)
         num_tokens = self.num_tokens + len(new)
         pending = arithmetic.still_pending(self.num_pending_tokens, len(new))
         if num_tokens + pending > self.max_tokens:
             raise InvalidCount("the number of tokens", num_tokens + pending, f"at most {self.max_tokens}")
-        self.tokens.extend(new)
+        self.tokens.fromlist(new)
         self.num_tokens = num_tokens
         self.num_pending_tokens = pending
         hasher, keys = self._hasher, self.block_hashes

@@ -94,6 +94,9 @@ def _pools(quick: bool) -> Iterator[Row]:
     pairs, blocks = (5_000, 16_000) if quick else (50_000, 160_000)
     yield Row("get 1 + free 1", "pairs/s", "pool", pairs, size=1)
     yield Row("get 16 + free 16", "blocks/s", "pool", blocks, size=16)
+    for name, usable in {"1k": 1_000, "1M": 1_000_000}.items():
+        if usable <= POOL or not quick:
+            yield Row(f"get 16 + free 16 of {name}", "blocks/s", "pool", blocks, blocks=usable, size=16)
     full = 4_096 if quick else 16_384
     for size in (1, 16):
         name = f"get {size}, each evicting"
@@ -113,6 +116,17 @@ def _prompts(quick: bool) -> Iterator[Row]:
         for hit in (0, 50, 100):
             yield Row(f"prompt {k}k, {hit} % hit", "µs", "prompt", tokens // size, size=size, hit=hit)
         yield Row(f"prompt {k}k, evicting", "µs", "prompt", tokens // size, size=size, evicting=True)
+    for name, usable in {"9k": 9_216, "200k": 200_704}.items():
+        if usable <= POOL or not quick:
+            yield Row(
+                f"prompt 32k, evicting of {name}",
+                "µs",
+                "prompt",
+                tokens // size,
+                blocks=usable,
+                size=size,
+                evicting=True,
+            )
 
 
 def _hashes(quick: bool) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """Full attention: a query reads everything up to its own position."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 from kvproof.impl import arithmetic
 from kvproof.impl.arithmetic import Demand
@@ -14,7 +15,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
     def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_blocks: int) -> BlockRun:
         """The leading keys that are in the index, each with its oldest block."""
         hits: list[KVCacheBlock] = []
-        for block in map(self.block_pool.index[self.group_id].get, block_hashes[:max_blocks]):
+        for block in map(self.block_pool.index[self.group_id].get, islice(block_hashes, max_blocks)):
             if block is None:
                 break
             hits.append(block)

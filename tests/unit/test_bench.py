@@ -74,6 +74,9 @@ def test_every_row_of_the_issue_is_there(quick):
     sizes = ("1k", "10k", "100k") if quick else ("1k", "10k", "100k", "1M")
     built = {text for size in sizes for text in (f"construct {size} blocks", f"memory, {size} blocks")}
     pool = {"get 1 + free 1", "get 16 + free 16", "get 1, each evicting", "get 16, each evicting"}
+    pool |= {"get 16 + free 16 of 1k", "prompt 32k, evicting of 9k"}
+    if not quick:
+        pool |= {"get 16 + free 16 of 1M", "prompt 32k, evicting of 200k"}
     assert prompts | built | pool | {"decode, allocate only", "decode, whole step"} <= found
     assert any(name.startswith("hash") for name in found)
     assert len(found) == len(rows(quick)) and {row.kind for row in rows(quick)} == set(KINDS)

@@ -42,15 +42,34 @@ class QueueMachine(RuleBasedStateMachine):
             with pytest.raises(NotFree):
                 self.queue.remove_n(self.picked(ids))
 
-    @rule(ids=picks, front=st.booleans())
-    def splice(self, ids, front):
-        put = self.queue.prepend_n if front else self.queue.append_n
+    @rule()
+    def popleft(self):
+        if self.model:
+            assert self.queue.popleft().block_id == self.model.pop(0)
+        else:
+            with pytest.raises(OutOfBlocks):
+                self.queue.popleft()
+
+    @rule(ids=picks)
+    def append_n(self, ids):
         if len(set(ids)) == len(ids) and not set(ids) & set(self.model):
-            put(self.picked(ids))
-            self.model = ids + self.model if front else self.model + ids
+            self.queue.append_n(self.picked(ids))
+            self.model += ids
         else:
             with pytest.raises(DoubleFree):
-                put(self.picked(ids))
+                self.queue.append_n(self.picked(ids))
+
+    @rule(
+        ids=st.lists(st.integers(0, SIZE - 1), max_size=SIZE, unique=True),
+        keyed=st.sets(st.integers(0, SIZE - 1)),
+    )
+    def put_back(self, ids, keyed):
+        ids = [i for i in ids if i not in self.model]
+        for block in self.picked(ids):
+            block.block_hash = b"key" if block.block_id in keyed else None
+        self.queue.put_back(self.picked(ids))
+        unkeyed = [i for i in ids if i not in keyed]
+        self.model = unkeyed + self.model + [i for i in ids if i in keyed]
 
     @invariant()
     def equals_the_list_both_ways(self):
@@ -62,6 +81,8 @@ class QueueMachine(RuleBasedStateMachine):
             backwards.append(block.block_id)
             block = block.prev_free
         assert backwards == self.model[::-1]
+        assert self.queue.head.prev_free is self.queue.head
+        assert self.queue.tail.next_free is self.queue.tail
 
     @invariant()
     def blocks_outside_link_to_themselves(self):
@@ -82,9 +103,10 @@ def test_single_operations_are_the_bulk_ones():
     assert queue.to_list() == [1, 0]
 
 
-def test_an_empty_queue_refuses_to_pop():
-    with pytest.raises(OutOfBlocks):
-        FreeBlockQueue([]).popleft()
+def test_what_is_in_the_queue_cannot_be_put_back():
+    block = KVCacheBlock(1)
+    with pytest.raises(AssertionError, match="outside the queue"):
+        FreeBlockQueue([block]).put_back([block])
 
 
 def test_errors_have_distinct_stable_codes_and_one_sentence():

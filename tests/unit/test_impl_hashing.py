@@ -192,9 +192,13 @@ def test_a_block_has_a_size():
 
 
 def test_refused_tokens_change_nothing():
-    request = Request("r", range(8), hasher=SHA, max_tokens=9)
+    request = Request("r", range(8), hasher=SHA, max_tokens=10)
     request.num_pending_tokens = 1
-    refused: list[tuple[list[Any], type[Exception]]] = [([1, 2], InvalidCount), ([1, "x"], TypeError)]
+    refused: list[tuple[list[Any], type[Exception]]] = [
+        ([1, 2, 3], InvalidCount),
+        ([1, "x"], TypeError),
+        ([1, 1 << 63], OverflowError),
+    ]
     for ids, error in refused:
         with pytest.raises(error):
             request.append_tokens(ids)
