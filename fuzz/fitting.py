@@ -15,7 +15,7 @@ def fitted(state: State, operation: op.AnyOperation) -> op.AnyOperation | None:
         return _fitted_dispatch(state, operation)
     if isinstance(operation, op.Retire):
         return _fitted_retire(state, operation)
-    if isinstance(operation, op.Finish | op.Abort | op.Preempt) and preempted_first(state, operation):
+    if isinstance(operation, op.ENDS) and preempted_first(state, operation):
         return operation if state.capabilities.has("discards") else None
     return None if reason_against(state, operation) else operation
 

@@ -14,6 +14,8 @@ from kvproof.spec import operations as op
 from kvproof.spec.state import Life, State
 from kvproof.spec.vocabulary import CacheConfig, GroupRows
 
+_GONE = (op.Finish, op.Abort)
+
 
 class HarnessWorker:
     """Follows a history, operation by operation, each before the state takes it in.
@@ -28,7 +30,7 @@ class HarnessWorker:
         self.lost = False
         self._state = state
         self._width = arithmetic.row_width(config.max_len, config.block_size)
-        self._worker = ReferenceWorker(config, self.device)
+        self._worker = ReferenceWorker(config, self.device, backend="numpy")
         self._diffs = DiffBuilder()
         self._tokens: dict[str, list[int]] = {}
         self._extras: dict[str, op.Extras] = {}
@@ -49,7 +51,7 @@ class HarnessWorker:
         if isinstance(operation, op.Retire):
             for output in operation.outputs:
                 self._tokens[output.request].extend(output.sampled)
-        elif isinstance(operation, op.Finish | op.Abort):
+        elif isinstance(operation, _GONE):
             self._diffs.finish(operation.request)
             self._rows.pop(operation.request, None)
         elif isinstance(operation, op.Preempt):

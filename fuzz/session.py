@@ -6,6 +6,7 @@ on discarded writes are preempted first, as operations of their own.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +20,9 @@ from kvproof.spec.oracle import Oracle, Verdict, Violation
 from kvproof.spec.state import State, StepEntry
 from kvproof.spec.vocabulary import CacheConfig
 
+_SWEEPS: Final = (op.Observe, op.Reset)
+"""After these everything is looked at, however large the pool."""
+
 
 class IllegalOperation(ValueError):
     """The engine must not do this now; says why."""
@@ -26,36 +30,31 @@ class IllegalOperation(ValueError):
 
 def ask(adapter: Adapter, operation: op.AnyOperation) -> op.AnyAnswer:
     """Hand an operation to the allocator, in its own words."""
-    match operation:
-        case op.Admit():
-            return adapter.admit(operation.request, operation.n, operation.lookahead)
-        case op.Extend():
-            return adapter.extend(operation.request, operation.n, operation.lookahead)
-        case op.Dispatch():
-            return adapter.dispatch(operation)
-        case op.Retire():
-            return adapter.retire(operation)
-        case op.Lookup():
-            return adapter.lookup(operation.request)
-        case op.Row():
-            return op.Read(adapter.row(operation.request, operation.group))
-        case op.Evict():
-            return op.Done() if adapter.evict(operation.request, operation.boundary) else op.Refused()
-        case op.Reset():
-            return op.Done() if adapter.reset() else op.Refused()
-        case op.Submit():
-            adapter.submit(operation)
-        case op.Finish():
-            adapter.finish(operation.request)
-        case op.Abort():
-            adapter.abort(operation.request)
-        case op.Preempt():
-            adapter.preempt(operation.request)
-        case op.Table():
-            adapter.table(operation)
-        case op.Observe():
-            pass
-    return op.Done()
+    answer: op.AnyAnswer | None = _ASK[type(operation)](adapter, operation)
+    return _DONE if answer is None else answer
+
+
+_DONE: Final = op.Done()
+_ASK: Final[dict[type[op.Operation], Callable[[Adapter, Any], op.AnyAnswer | None]]] = {
+    op.Submit: lambda adapter, asked: adapter.submit(asked),
+    op.Lookup: lambda adapter, asked: adapter.lookup(asked.request),
+    op.Admit: lambda adapter, asked: adapter.admit(asked.request, asked.n, asked.lookahead),
+    op.Extend: lambda adapter, asked: adapter.extend(asked.request, asked.n, asked.lookahead),
+    op.Row: lambda adapter, asked: op.Read(adapter.row(asked.request, asked.group)),
+    op.Dispatch: lambda adapter, asked: adapter.dispatch(asked),
+    op.Retire: lambda adapter, asked: adapter.retire(asked),
+    op.Finish: lambda adapter, asked: adapter.finish(asked.request),
+    op.Abort: lambda adapter, asked: adapter.abort(asked.request),
+    op.Preempt: lambda adapter, asked: adapter.preempt(asked.request),
+    op.Evict: lambda adapter, asked: _done(adapter.evict(asked.request, asked.boundary)),
+    op.Reset: lambda adapter, asked: _done(adapter.reset()),
+    op.Table: lambda adapter, asked: adapter.table(asked),
+    op.Observe: lambda adapter, asked: None,
+}
+
+
+def _done(done: bool) -> op.Done | op.Refused:
+    return op.Done() if done else op.Refused()
 
 
 class Session:
@@ -125,7 +124,7 @@ class Session:
 
         Raises `IllegalOperation` before anything happened.
         """
-        if isinstance(operation, op.Finish | op.Abort | op.Preempt):
+        if isinstance(operation, op.ENDS):
             for first in preempted_first(self.state, operation):
                 if not self.over:
                     self._one(first)
@@ -142,7 +141,7 @@ class Session:
     def _one(self, operation: op.AnyOperation) -> op.Answer | None:
         if reason := reason_against(self.state, operation):
             raise IllegalOperation(reason)
-        before = self._touched(operation)
+        before = set() if self._full else self._touched(operation)
         answer: op.AnyAnswer
         try:
             answer = ask(self.adapter, operation)
@@ -159,7 +158,7 @@ class Session:
             self.operations.append(operation)
             self.errored = error
             return None
-        if self._worker is not None and not isinstance(answer, op.Refused | op.Crashed):
+        if self._worker is not None and not isinstance(answer, op.FAILURES):
             self._worker.follow(operation)
         memory = self._verify(operation, seen)
         if self._watch is not None:
@@ -172,8 +171,6 @@ class Session:
 
     def _touched(self, operation: op.AnyOperation) -> set[int]:
         """The blocks that an operation may change, as known before it."""
-        if self._full:
-            return set()
         blocks: set[int] = set()
         if isinstance(operation, op.Retire) and self.state.steps:
             blocks.update(self.state.steps[0].touched)
@@ -189,7 +186,7 @@ class Session:
     ) -> op.Observation | None:
         if self.capabilities.level < 2:
             return None
-        if self._full or isinstance(operation, op.Observe | op.Reset):
+        if self._full or isinstance(operation, _SWEEPS):
             seen = self.adapter.observe(None)
         else:
             touched.update(block for row in getattr(answer, "rows", ()) for block in row)

@@ -108,6 +108,8 @@ class Path:
         self._starts: list[int] = []
         self._bases: list[int] = []
         self._last = claims.root(root)
+        self._known: dict[tuple[int, int], Runs] = {}
+        """Runs of known positions that were asked for: these never change."""
         self.length = 0
         special = _extras_by_position(extras)
         for start, count in runs_of(tokens):
@@ -136,6 +138,14 @@ class Path:
 
     def runs(self, start: int, stop: int) -> Runs:
         """The claims of positions `start … stop−1`; beyond the known ones they are `PENDING`."""
+        if stop > self.length:
+            return self._walk(start, stop)
+        found = self._known.get((start, stop))
+        if found is None:
+            found = self._known[start, stop] = self._walk(start, stop)
+        return found
+
+    def _walk(self, start: int, stop: int) -> Runs:
         known = min(stop, self.length)
         out: list[tuple[int, int]] = []
         position = start

@@ -223,6 +223,10 @@ AnyOperation = (
     | Observe
 )
 OPERATIONS: Final[tuple[type[Operation], ...]] = AnyOperation.__args__
+ENDS: Final = (Finish, Abort, Preempt)
+"""The operations that end a life."""
+QUESTIONS: Final = (Submit, Lookup, Row, Observe, Table)
+"""The operations that leave an allocator's structures alone and that no holder or content depends on."""
 
 # --- answers ----------------------------------------------------------------------------
 
@@ -301,6 +305,8 @@ class Crashed(Answer, frozen=True):
 
 
 AnyAnswer = Done | Refused | Found | Granted | Read | Dispatched | Retired | Crashed
+FAILURES: Final = (Refused, Crashed)
+"""The answers after which nothing has changed."""
 
 # --- observations -----------------------------------------------------------------------
 
@@ -421,11 +427,6 @@ def digest_of(values: Iterable[msgspec.Struct]) -> str:
         hasher.update(encode(value))
         hasher.update(b"\n")
     return hasher.hexdigest()[:16]
-
-
-def digest_text(parts: Iterable[str]) -> str:
-    """A short digest of digests."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def schema() -> dict[str, object]:

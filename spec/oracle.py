@@ -17,6 +17,7 @@ from kvproof.spec.invariants.content import bytes_
 from kvproof.spec.policy import Policy
 from kvproof.spec.properties import PROPERTIES, REFINEMENT
 from kvproof.spec.properties.refinement import against_policy
+from kvproof.spec.situations import Watch
 from kvproof.spec.state import State
 from kvproof.spec.transitions import apply
 from kvproof.spec.vocabulary import CacheConfig, Capabilities
@@ -44,7 +45,8 @@ class Violation(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """`holds`, `violated`, `undecided` or `errored`, after so many records.
 
-    `exercised` counts judgements per clause. `error` says how an allocator that cannot be
+    `exercised` counts judgements per clause, none where the situation in which it can fall was never
+    met; `situations` are those that were. `error` says how an allocator that cannot be
     asked any more went away.
     """
 
@@ -53,6 +55,7 @@ class Verdict(msgspec.Struct, frozen=True):
     violation: Violation | None = None
     exercised: dict[str, int] = {}
     unchecked: tuple[str, ...] = ()
+    situations: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -79,6 +82,7 @@ class Oracle:
         self.violation: Violation | None = None
         self.records = 0
         self.operations: Counter[str] = Counter()
+        self.watch = Watch(capabilities)
         self._level = capabilities.level
         self._previous: op.Observation | None = None
         self._indexed: dict[tuple[int, int], bytes] = {}
@@ -87,10 +91,12 @@ class Oracle:
             for c in CLAUSES
             if (c.level <= self._level or (memory and c is bytes_)) and c.code not in ignore
         ]
-        self._clauses: dict[type[op.Operation], tuple[Clause, ...]] = {
-            kind: tuple(clause for clause in self._judged if not clause.on or kind in clause.on)
-            for kind in op.OPERATIONS
-        }
+        self._clauses = {kind: self._of(kind) for kind in op.OPERATIONS}
+        self._asked = {kind: tuple(c for c in found if c.on) for kind, found in self._clauses.items()}
+
+    def _of(self, kind: type[op.Operation]) -> tuple[Clause, ...]:
+        """The judged clauses that can fall at this kind of operation."""
+        return tuple(clause for clause in self._judged if not clause.on or kind in clause.on)
 
     def judge(
         self,
@@ -103,36 +109,63 @@ class Oracle:
         assert self.violation is None, "a violated history is over"
         effects = apply(self.state, operation, answer)
         moment = Moment(operation, answer, self.state, effects, self.keys, seen, self._previous, memory)
-        if seen is not None:
+        still = self._still(operation, answer, seen)
+        if seen is not None and not still:
             self._learn(moment, seen)
-        fallen = [
-            (clause, evidence)
-            for clause in self._clauses[type(operation)]
-            if (evidence := clause.check(moment)) is not None
-        ]
+        fallen = []
+        for clause in (self._asked if still else self._clauses)[type(operation)]:
+            evidence = clause.check(moment)
+            if evidence is not None:
+                fallen.append((clause, evidence))
         if self.policy is not None and not fallen:
             expected = self.policy.follow(self.state, operation)
-            different = against_policy(self.policy, expected, answer, seen, self.keys.claim_of)
+            shown = None if still else seen
+            different = against_policy(self.policy, expected, answer, shown, self.keys.claim_of)
             fallen = [different] if different else []
         if fallen:
             clause, evidence = fallen[0]
             also = tuple(dict.fromkeys(c.code for c, _ in fallen[1:]))
             self.violation = Violation(clause.code, clause.sentence, self.records, evidence, also)
+        else:
+            self.watch.see(moment, self.records)
         self.records += 1
         self.operations[type(operation).__name__] += 1
         if seen is not None:
             self._previous = seen
         return self.violation
 
+    def _still(self, operation: op.Operation, answer: op.Answer, seen: op.Observation | None) -> bool:
+        """Whether neither the state nor what is seen has changed since the record before.
+
+        Then the clauses that speak of these two alone hold as they did there.
+        """
+        before = self._previous
+        if seen is None or before is None or seen.events:
+            return False
+        if type(answer) is not op.Refused and type(operation) not in op.QUESTIONS:
+            return False
+        return (
+            type(answer) is not op.Crashed
+            and seen.blocks == before.blocks
+            and seen.free == before.free
+            and seen.index == before.index
+            and seen.rows == before.rows
+            and seen.metrics == before.metrics
+            and seen.free_count == before.free_count
+            and seen.usage == before.usage
+        )
+
     def _learn(self, moment: Moment, seen: op.Observation) -> None:
         """Find the keys that are new, learn what they stand for, replay the events."""
-        size = self.state.config.block_size
-        for entry in seen.index:
-            for block in entry.blocks:
-                if self._indexed.get((entry.group, block)) != entry.key:
-                    moment.new_keys.append((entry, block))
-                    self._stand(entry, block, size)
-        self._remember(seen)
+        before = self._previous
+        if before is None or seen.free is None or before.free is None or seen.index != before.index:
+            size = self.state.config.block_size
+            for entry in seen.index:
+                for block in entry.blocks:
+                    if self._indexed.get((entry.group, block)) != entry.key:
+                        moment.new_keys.append((entry, block))
+                        self._stand(entry, block, size)
+            self._remember(seen)
         for event in seen.events:
             self._replay(event)
 
@@ -178,11 +211,14 @@ class Oracle:
     def verdict(self) -> Verdict:
         """The verdict so far. A history without a judged record is undecided."""
         result = "violated" if self.violation else "holds" if self.records else "undecided"
-        exercised = {
-            clause.code: sum(
-                self.operations[kind.__name__] for kind in op.OPERATIONS if not clause.on or kind in clause.on
-            )
-            for clause in self._judged
-        }
+        exercised = {clause.code: self._exercised(clause) for clause in self._judged}
         unchecked = tuple(clause.code for clause in CLAUSES if clause not in self._judged)
-        return Verdict(result, self.records, self.violation, exercised, unchecked)
+        met = tuple(self.watch.met)
+        return Verdict(result, self.records, self.violation, exercised, unchecked, met)
+
+    def _exercised(self, clause: Clause) -> int:
+        """How often a clause was judged; not at all where it could not have fallen."""
+        if not self.watch.reached(clause.code):
+            return 0
+        kinds = clause.on or op.OPERATIONS
+        return sum(self.operations[kind.__name__] for kind in kinds)

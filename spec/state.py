@@ -86,9 +86,12 @@ class Write:
 
     def runs(self, block_size: int) -> tuple[int, Runs]:
         """The offset in the block and what will stand there, drafts as `DRAFT`."""
-        runs = self.life.paths[self.group].runs(self.start, min(self.stop, self.committed))
-        drafts = self.stop - max(self.start, self.committed)
-        return self.start % block_size, runs + (((DRAFT, drafts),) if drafts > 0 else ())
+        start, stop, committed = self.start, self.stop, self.committed
+        path = self.life.paths[self.group]
+        if stop <= committed:
+            return start % block_size, path.runs(start, stop)
+        drafts = (DRAFT, stop - max(start, committed))
+        return start % block_size, (*path.runs(start, committed), drafts)
 
 
 @dataclass(slots=True, eq=False)
@@ -173,7 +176,10 @@ class State:
         """
         size = self.config.block_size
         runs = self.written.get(block) or ((POISON, size),)
-        for write in self.writes.get(block, ()):
+        writes = self.writes.get(block)
+        if writes is None:
+            return runs
+        for write in writes:
             if write.life is but and write.step is None:
                 continue
             offset, new = write.runs(size)

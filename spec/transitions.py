@@ -41,7 +41,7 @@ def apply(state: State, operation: op.Operation, answer: op.Answer) -> Effects:
     """Advance the state by an operation and its answer."""
     effects = Effects()
     effect = _EFFECTS.get(type(operation))
-    if effect is not None and not isinstance(answer, op.Refused | op.Crashed):
+    if effect is not None and not isinstance(answer, op.FAILURES):
         effect(state, operation, answer, effects)
     return effects
 

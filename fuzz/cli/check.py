@@ -21,7 +21,9 @@ from kvproof.fuzz.cli.phases import PHASES, Phase, worst
 from kvproof.fuzz.cli.profiles import NAMES, Profile, profile
 from kvproof.fuzz.reports.junit import junit
 from kvproof.fuzz.reports.wording import plural
+from kvproof.fuzz.targets import make_adapter
 from kvproof.spec.oracle import BY_CODE
+from kvproof.spec.situations import SITUATIONS
 
 AHEAD: Final = ("workload", "proofs", "faults")
 """Phases that a second process runs meanwhile; fuzz is the longest of the others."""
@@ -77,10 +79,12 @@ def command(name: str, seed: int, xml: Path | None, as_json: bool) -> int:
                 to.print(Text.assemble((f"{each.name}/{test.name}", "bold"), f": {test.message}"))
     if xml is not None:
         write_whole(xml, junit([test for each in ran for test in each.phase.tests]))
-    clauses = _clauses(ran)
-    _close(to, word, clauses, time.perf_counter() - start, stopped)
+    clauses, situations = _clauses(ran), _situations(ran)
+    if word == "holds" and (clauses["not_exercised"] or situations["missed"]):
+        word = "undecided"
+    _close(to, word, clauses, situations, time.perf_counter() - start, stopped)
     if as_json:
-        print_json(_document(name, seed, ran, word, clauses, found))
+        print_json(_document(name, seed, ran, word, clauses, situations, found))
     return CODES[word]
 
 
@@ -137,7 +141,24 @@ def _clauses(ran: list[Ran]) -> dict[str, list[str]]:
     }
 
 
-def _close(to: Console, word: str, clauses: dict[str, list[str]], spent: float, stopped: bool) -> None:
+def _situations(ran: list[Ran]) -> dict[str, list[str]]:
+    capabilities = make_adapter("reference").capabilities
+    possible = [each.name for each in SITUATIONS if each.possible(capabilities)]
+    reached = {name for each in ran for name in each.phase.situations}
+    return {
+        "met": [name for name in possible if name in reached],
+        "missed": [name for name in possible if name not in reached],
+    }
+
+
+def _close(
+    to: Console,
+    word: str,
+    clauses: dict[str, list[str]],
+    situations: dict[str, list[str]],
+    spent: float,
+    stopped: bool,
+) -> None:
     to.print()
     if stopped:
         to.print(Text("stopped: a harness that misses a planted fault can't judge anything"))
@@ -148,10 +169,20 @@ def _close(to: Console, word: str, clauses: dict[str, list[str]], spent: float, 
     for name in ("unchecked", "not_exercised"):
         if clauses[name]:
             to.print(Text(f"  {name.replace('_', ' ')}: {', '.join(clauses[name])}", "dim"))
+    met, missed = situations["met"], situations["missed"]
+    to.print(Text(f"  {len(met)} of {len(met) + len(missed)} situations met", "dim"))
+    if missed:
+        to.print(Text(f"  never met: {', '.join(missed)}", "dim"))
 
 
 def _document(
-    name: str, seed: int, ran: list[Ran], word: str, clauses: dict[str, list[str]], found: list[Found]
+    name: str,
+    seed: int,
+    ran: list[Ran],
+    word: str,
+    clauses: dict[str, list[str]],
+    situations: dict[str, list[str]],
+    found: list[Found],
 ) -> dict[str, Any]:
     phases = [
         {
@@ -171,5 +202,6 @@ def _document(
         "exit_code": CODES[word],
         "phases": phases,
         "clauses": clauses,
+        "situations": situations,
         "violations": found,
     }

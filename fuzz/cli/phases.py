@@ -27,7 +27,7 @@ _WORST: Final = ("blind", "violated", "errored", "undecided", "holds", "skipped"
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """What a phase found: its tests, in a count, and the clauses that it judged.
+    """What a phase found: its tests, in a count, the clauses that it judged and the situations that it met.
 
     `failing` are cases of violations that are still to be shrunk and kept.
     """
@@ -36,6 +36,7 @@ class Phase(msgspec.Struct, frozen=True):
     tests: tuple[Checked, ...]
     exercised: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    situations: tuple[str, ...] = ()
     failing: tuple[Case, ...] = ()
 
     @property
@@ -157,6 +158,7 @@ def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
     from kvproof.fuzz.engines.stateful import stateful
 
     judged: Counter[str] = Counter()
+    met: Counter[str] = Counter()
     tests: list[Checked] = []
     failing: list[Case] = []
     total = 0
@@ -172,6 +174,7 @@ def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
         )
         total += result.operations
         judged.update(result.exercised)
+        met.update(result.situations)
         clause, message, word = "", "", "holds" if result.operations else "undecided"
         if result.case is not None:
             clause, word = result.case.expected.clause, result.case.expected.result
@@ -180,7 +183,8 @@ def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
         tests.append(Checked("fuzz", name, word, time.perf_counter() - start, clause, message))
     policy = REFINEMENT if smoke.claims_policy() else ()
     codes = (*(code for code, count in judged.items() if count), *policy)
-    return Phase(plural(total, "operation"), tuple(tests), codes, failing=tuple(failing))
+    count = plural(total, "operation")
+    return Phase(count, tuple(tests), codes, situations=tuple(met), failing=tuple(failing))
 
 
 # --- workload, faults ---------------------------------------------------------------------

@@ -4,6 +4,7 @@ Each episode draws a configuration, runs some hundred operations and drains to q
 Only operations are kept, so memory stays flat however long it runs.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,40 @@ EPISODE = 300
 
 @dataclass(slots=True)
 class Result:
-    """What a fuzz run found: operations judged, how often per clause, and the case of the first violation."""
+    """What a fuzz run found: operations judged, how often per clause, and the case of the first violation.
+
+    `situations` counts the histories, of `histories`, that met each.
+    """
 
     operations: int
     case: Case | None
     digest: str
     exercised: Counter[str]
+    situations: Counter[str]
+    histories: int
+
+
+class Sum:
+    """What the histories of a run add up to, however many there are."""
+
+    def __init__(self) -> None:
+        self.histories = 0
+        self.exercised: Counter[str] = Counter()
+        self.situations: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
+
+    def add(self, session: Session) -> None:
+        """A history is over."""
+        verdict = session.verdict()
+        self.histories += 1
+        self.exercised.update(verdict.exercised)
+        self.situations.update(verdict.situations)
+        self._digest.update(op.digest_of([*session.operations, verdict]).encode())
+
+    def result(self, operations: int, case: Case | None) -> Result:
+        """The result of the run."""
+        digest = self._digest.hexdigest()[:16]
+        return Result(operations, case, digest, self.exercised, self.situations, self.histories)
 
 
 def advance(session: Session, world: World, rule: Rule, choices: Choices) -> int:
@@ -48,6 +77,7 @@ def soak(
     *,
     faults: Sequence[Fault] = (),
     compare_policy: bool = True,
+    execute: bool = True,
     ignore: frozenset[str] = frozenset(),
     adapter: Callable[[], Adapter] = lambda: make_adapter("reference"),
     progress: Callable[[int], None] | None = None,
@@ -55,15 +85,15 @@ def soak(
 ) -> Result:
     """Run at least `operations` operations, or until a clause falls, or `stop` says so between episodes.
 
-    The caller plants the faults.
+    The caller plants the faults. `execute` as for a session.
     """
     stream, target = Choices(seed), adapter()
     rules = weighted(target.capabilities)
-    done, digests, exercised = 0, [], Counter[str]()
+    done, total = 0, Sum()
     while done < operations and not (stop is not None and stop()):
         choices = Choices(stream.word())
         config = draw_config(choices, target.capabilities)
-        session = Session(target, config, compare_policy=compare_policy, ignore=ignore)
+        session = Session(target, config, compare_policy=compare_policy, execute=execute, ignore=ignore)
         world = World(config, session.state)
         left = min(EPISODE, operations - done)
         while left > 0 and not session.over:
@@ -72,14 +102,12 @@ def soak(
             advance(session, world, drain, choices)
         session.apply(op.Observe())
         done += len(session.operations)
-        verdict = session.verdict()
-        digests.append(op.digest_of([*session.operations, verdict]))
-        exercised.update(verdict.exercised)
+        total.add(session)
         if progress is not None:
             progress(done)
         if session.over:
             target.close()
             case = cases.of_session(session, f"soak, seed {seed}", faults, compare_policy=compare_policy)
-            return Result(done, case, op.digest_text(digests), exercised)
+            return total.result(done, case)
     target.close()
-    return Result(done, None, op.digest_text(digests), exercised)
+    return total.result(done, None)

@@ -1,12 +1,12 @@
-"""Hypothesis: a rule-based state machine derived from the rule table.
+"""Hypothesis: a state machine that is derived from the rule table.
 
-Hypothesis draws one integer per rule and mutates what it drew; its own shrinking is not
-used, since shrinking by operations is faster and ends smaller.
+Hypothesis draws one integer a step, from which the rule and its choices follow, and mutates what
+it drew; its own shrinking is not used, since shrinking by operations is faster and ends smaller.
+One Hypothesis rule stands for the whole table: with one for each entry and weight most of
+the time went into choosing among them.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis import strategies as st
@@ -15,12 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from kvproof.fuzz import cases
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.choices import Choices
-from kvproof.fuzz.engines.soak import Result, advance
+from kvproof.fuzz.engines.soak import Result, Sum, advance
 from kvproof.fuzz.faults import Fault
-from kvproof.fuzz.rules import RULES, Rule, World, drain, draw_config
+from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
 from kvproof.fuzz.session import Session
 from kvproof.fuzz.targets import make_adapter
-from kvproof.spec import operations as op
 
 EXAMPLES = 100
 """Examples to a batch. Hypothesis begins each with its simplest one, which does next to nothing."""
@@ -39,8 +38,7 @@ class Tally:
         self.limit = limit
         self.operations = 0
         self.session: Session | None = None
-        self.digests: list[str] = []
-        self.exercised: Counter[str] = Counter()
+        self.total = Sum()
         self._progress = progress
 
     def add(self, count: int) -> None:
@@ -50,8 +48,11 @@ class Tally:
             self._progress(self.operations)
 
 
-def machine(tally: Tally, compare_policy: bool, target: Adapter) -> type[RuleBasedStateMachine]:
-    """The state machine class: one Hypothesis rule per entry and weight of the table."""
+def machine(
+    tally: Tally, compare_policy: bool, execute: bool, target: Adapter
+) -> type[RuleBasedStateMachine]:
+    """The state machine class for an allocator."""
+    rules = weighted(target.capabilities)
 
     class Machine(RuleBasedStateMachine):
         session: Session | None = None
@@ -59,14 +60,19 @@ def machine(tally: Tally, compare_policy: bool, target: Adapter) -> type[RuleBas
         @initialize(n=_INTEGERS)
         def configure(self, n: int) -> None:
             config = draw_config(Choices(n), target.capabilities)
-            self.session = Session(target, config, compare_policy=compare_policy)
+            self.session = Session(target, config, compare_policy=compare_policy, execute=execute)
             self.world = World(config, self.session.state)
 
-        def advance(self, chosen: Rule, n: int) -> None:
+        @rule(n=_INTEGERS)
+        def step(self, n: int) -> None:
+            choices = Choices(n)
+            self.advance(choices.pick(rules), choices)
+
+        def advance(self, chosen: Rule, choices: Choices) -> None:
             assert self.session is not None
             if tally.operations >= tally.limit:
                 return
-            tally.add(advance(self.session, self.world, chosen, Choices(n)))
+            tally.add(advance(self.session, self.world, chosen, choices))
             if self.session.over:
                 tally.session = self.session
                 raise Found
@@ -75,20 +81,9 @@ def machine(tally: Tally, compare_policy: bool, target: Adapter) -> type[RuleBas
             if self.session is None:
                 return
             if not self.session.over:
-                self.advance(drain, 0)
-            verdict = self.session.verdict()
-            tally.digests.append(op.digest_of([*self.session.operations, verdict]))
-            tally.exercised.update(verdict.exercised)
+                self.advance(drain, Choices(0))
+            tally.total.add(self.session)
 
-    capabilities = target.capabilities
-    for chosen, weight, need in RULES:
-        for copy in range(weight if not need or capabilities.has(need) else 0):
-
-            def step(self: Any, n: int, chosen: Rule = chosen) -> None:
-                self.advance(chosen, n)
-
-            step.__name__ = f"{chosen.__name__}_{copy}"
-            setattr(Machine, step.__name__, rule(n=_INTEGERS)(step))
     return Machine
 
 
@@ -99,6 +94,7 @@ def stateful(
     steps: int = 50,
     faults: Sequence[Fault] = (),
     compare_policy: bool = True,
+    execute: bool = True,
     adapter: Callable[[], Adapter] = lambda: make_adapter("reference"),
     progress: Callable[[int], None] | None = None,
 ) -> Result:
@@ -117,7 +113,7 @@ def stateful(
             print_blob=False,
         )
         before = tally.operations
-        kind = seed(f"{seed_}/{batch}")(machine(tally, compare_policy, target))
+        kind = seed(f"{seed_}/{batch}")(machine(tally, compare_policy, execute, target))
         try:
             run_state_machine_as_test(kind, settings=options)
         except Found:
@@ -125,8 +121,7 @@ def stateful(
         assert tally.operations > before, "a batch of examples judges something"
         batch += 1
     target.close()
-    digest = op.digest_text(tally.digests)
     if tally.session is None:
-        return Result(tally.operations, None, digest, tally.exercised)
+        return tally.total.result(tally.operations, None)
     case = cases.of_session(tally.session, f"Hypothesis, seed {seed_}", faults, compare_policy=compare_policy)
-    return Result(tally.operations, case, digest, tally.exercised)
+    return tally.total.result(tally.operations, case)

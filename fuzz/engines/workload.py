@@ -148,7 +148,7 @@ def run(
     adapter = ReferenceAdapter(level=2)
     adapter.hashes = trace.hashes
     counter, started = _Counter(), time.perf_counter()
-    session = Session(adapter, config, full=False, watch=counter.watch)
+    session = Session(adapter, config, full=False, execute=False, watch=counter.watch)
     served = 0
     for number, line in enumerate(lines, 1):
         _serve(session, f"r{number}", line)

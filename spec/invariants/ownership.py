@@ -78,11 +78,9 @@ def lost(moment: Moment) -> Evidence | None:
     """A usable block with no holder is in the free queue exactly once, and nothing else is."""
     if moment.seen is None or moment.seen.free is None:
         return None
-    free = moment.seen.free
-    expected = [
-        block for block in range(1, moment.state.config.blocks + 1) if block not in moment.state.holders
-    ]
-    if len(free) == len(expected) and sorted(free) == expected:
+    free, holders = moment.seen.free, moment.state.holders
+    expected = [block for block in range(1, moment.state.config.blocks + 1) if block not in holders]
+    if sorted(free) == expected:
         return None
     counts = {block: free.count(block) for block in (*expected, *free)}
     wrong = next(block for block in counts if counts[block] != (1 if block in expected else 0))
@@ -96,7 +94,7 @@ def table(moment: Moment) -> Evidence | None:
     if moment.seen is None or moment.seen.rows is None:
         return None
     expected = {
-        life.request: tuple(tuple(row) for row in life.rows)
+        life.request: tuple([tuple(row) for row in life.rows])
         for life in moment.state.lives.values()
         if not life.ended
     }

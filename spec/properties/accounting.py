@@ -9,9 +9,16 @@ def counters(moment: Moment) -> Evidence | None:
     """Queries and hits count once per life, when it begins; preemptions when it is preempted."""
     if moment.seen is None:
         return None
-    counted = moment.state.counters
+    counted, shown = moment.state.counters, moment.seen.metrics
+    if (
+        shown.requests == counted.requests
+        and shown.queries == counted.queries
+        and shown.hits == counted.hits
+        and shown.preemptions == counted.preemptions
+    ):
+        return None
     expected = op.Metrics(counted.requests, counted.queries, counted.hits, counted.preemptions)
-    return None if moment.seen.metrics == expected else Evidence(str(expected), str(moment.seen.metrics))
+    return Evidence(str(expected), str(shown))
 
 
 @clause("KV-P-usage", 2)

@@ -3,7 +3,7 @@
 from kvproof.spec import operations as op
 from kvproof.spec.clauses import Evidence, Moment, clause
 
-_QUESTIONS = (op.Submit, op.Lookup, op.Row, op.Observe, op.Table, op.Dispatch)
+_QUESTIONS = (*op.QUESTIONS, op.Dispatch)
 # What metrics must say is KV-P-accounting.
 _FIELDS = ("blocks", "index", "free", "rows", "free_count", "usage")
 
@@ -12,7 +12,7 @@ _FIELDS = ("blocks", "index", "free", "rows", "free_count", "usage")
 def unchanged(moment: Moment) -> Evidence | None:
     """A refused or failed call, a question and a dispatch leave every structure as it was."""
     seen, previous = moment.seen, moment.previous
-    quiet = isinstance(moment.answer, op.Refused | op.Crashed) or isinstance(moment.operation, _QUESTIONS)
+    quiet = isinstance(moment.answer, op.FAILURES) or isinstance(moment.operation, _QUESTIONS)
     if not quiet or seen is None or previous is None or seen.free is None or previous.free is None:
         return None
     for name in _FIELDS:
