@@ -186,7 +186,23 @@ def _swap(state: State, life: Life, rows: GroupRows, effects: Effects) -> None:
                 old[index] = after
                 state.holders.setdefault(after, set()).add(life.number)
                 effects.swapped.append((life, group, index, before))
+                _redirect(state, life, before, after)
                 _let_go(state, life, before, effects)
+
+
+def _redirect(state: State, life: Life, before: int, after: int) -> None:
+    """What a life was granted and is still to dispatch, it will write into the block that it has now.
+
+    The promise on the block before is withdrawn.
+    """
+    writes = state.writes.get(before, [])
+    moved = [write for write in writes if write.life is life and write.step is None]
+    if moved:
+        state.withdrawn.add(before)
+        _keep(state, before, [write for write in writes if write not in moved])
+        for write in moved:
+            write.block = after
+        state.writes.setdefault(after, []).extend(moved)
 
 
 def _execute(state: State, entry: StepEntry, number: int) -> None:

@@ -23,6 +23,7 @@ class TargetSkipped(TargetError):
 
 FAMILIES: Final = {
     "reference": "kvproof.fuzz.adapters.reference:target",
+    "variant": "kvproof.fuzz.adapters.variants:target",
     "vllm": "kvproof.fuzz.adapters.vllm:target",
     "tokasaurus": "kvproof.fuzz.adapters.tokasaurus:target",
     "nano-vllm-voxcpm": "kvproof.fuzz.adapters.voxcpm:target",

@@ -108,7 +108,7 @@ def test_duplicates_and_the_eviction_of_one_of_them() -> None:
     ]
     assert "duplicate-keys" in met(*both)
     assert "eviction-of-one-duplicate" not in met(*both)
-    behind = [op.Finish("a"), op.Submit("c", (9,) * 6), op.Admit("c", 6)]
+    behind: list[op.AnyOperation] = [op.Finish("a"), op.Submit("c", (9,) * 6), op.Admit("c", 6)]
     assert "eviction-of-one-duplicate" in met(*both, *behind)
 
 
@@ -136,7 +136,7 @@ def test_a_clause_counts_as_exercised_only_where_it_could_have_fallen() -> None:
     quiet = session.run(RAN)
     assert quiet.exercised["KV-I2-hit"] == 0
     assert quiet.exercised["KV-I1-refcount"] == len(RAN)
-    hit = [op.Submit("b", (1, 2, 3)), op.Admit("b", 3)]
+    hit: list[op.AnyOperation] = [op.Submit("b", (1, 2, 3)), op.Admit("b", 3)]
     assert session.run(hit).exercised["KV-I2-hit"] == 2
 
 
