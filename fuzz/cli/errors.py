@@ -37,7 +37,7 @@ def is_usage(error: Exception) -> bool:
     if isinstance(error, click.ClickException | BadInput):
         return True
     from kvproof.fuzz.cases import CaseError
-    from kvproof.fuzz.engines.workload import TraceError
+    from kvproof.fuzz.engines.traces import TraceError
     from kvproof.fuzz.faults import FaultError
     from kvproof.fuzz.observer import LogError
     from kvproof.fuzz.targets import TargetError

@@ -20,19 +20,20 @@ from kvproof.fuzz.reports.wording import plural
 def command(trace: str, blocks: int, limit: int | None, as_json: bool) -> int:
     """Run a request trace through the allocator, with every record judged.
 
-    TRACE is a file in the Mooncake format, .jsonl or .jsonl.gz, or the word 'bundled' for
-    the one that ships. For that one the hits and evictions must be those of definition D4.
+    TRACE is one that ships (mooncake_conversation_2k, mooncake_conversation,
+    mooncake_synthetic, claude_code_sessions), whose hits and evictions must be those of
+    definition D4; or a file in one of their formats, .jsonl, .jsonl.gz or .jsonl.xz.
 
     \b
     Examples:
-      kvproof workload bundled --blocks 1000
+      kvproof workload mooncake_conversation_2k --blocks 1000
       kvproof workload conversation.jsonl.gz --blocks 20000 --limit 500 --json
     """
-    from kvproof.fuzz.engines import workload
+    from kvproof.fuzz.engines import traces, workload
 
     to = console(as_json)
-    read = workload.read_trace(workload.bundled() if trace == "bundled" else Path(trace))
-    known = workload.expected(read).get(blocks) if limit is None or limit >= len(read.lines) else None
+    read = traces.read_trace(traces.bundled(trace) if trace in traces.BUNDLED else Path(trace))
+    known = traces.expected(read).get(blocks) if limit is None or limit >= len(read.lines) else None
     total = min(limit or len(read.lines), len(read.lines))
     with live(
         to, lambda count, spent: Text(f"{count} of {plural(total, 'request')}, {seconds(spent)}")

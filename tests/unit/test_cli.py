@@ -113,9 +113,9 @@ BAD_FILES = {
         "workload none.jsonl --blocks 10",
         "workload not.jsonl.gz --blocks 10",
         "workload absent --blocks 10",
-        "workload bundled",
-        "workload bundled --blocks 0",
-        "workload bundled --blocks many",
+        "workload mooncake_conversation_2k",
+        "workload mooncake_conversation_2k --blocks 0",
+        "workload mooncake_conversation_2k --blocks many",
         "fuzz --out file/below",
         "fuzz --engine guess",
         "fuzz --ops 0",
@@ -315,7 +315,7 @@ def test_proofs_are_rows():
 
 
 def test_a_workload_counts():
-    found = document("workload", "bundled", "--blocks", 1000, "--limit", 100)
+    found = document("workload", "mooncake_conversation_2k", "--blocks", 1000, "--limit", 100)
     assert found["requests"] == 100 and found["violations"] == []
     assert {"hit_blocks", "evictions", "ops_per_second"} <= found.keys()
 

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from kvproof.fuzz.engines.workload import (
-    BLOCK_SIZE,
+from kvproof.fuzz.engines.traces import (
+    BUNDLED,
+    Line,
     Trace,
     TraceError,
     bundled,
     expected,
-    prompt,
+    prompts,
     read_trace,
-    run,
 )
+from kvproof.fuzz.engines.workload import run
 from kvproof.fuzz.faults import by_id, planted
 from kvproof.spec.operations import count_of
 
@@ -34,20 +35,20 @@ def simulate(trace: Trace, blocks: int, limit: int) -> tuple[int, int]:
     hits = evictions = 0
     for line in trace.lines[:limit]:
         row = []
-        for key in line.hash_ids[: (line.input_length - 1) // BLOCK_SIZE]:
+        for key in line.hash_ids[: (line.input_length - 1) // trace.block_size]:
             if not index.get(key):
                 break
             row.append(index[key][0])
         hits += len(row)
         for block in row:
             del free[block]
-        for _ in range(len(line.hash_ids) - len(row)):
+        for _ in range(-(-line.input_length // trace.block_size) - len(row)):
             block, _ = free.popitem(last=False)
             if block in key_of:
                 evictions += 1
                 index[key_of.pop(block)].remove(block)
             row.append(block)
-        for block, key in zip(row, line.hash_ids[: line.input_length // BLOCK_SIZE], strict=False):
+        for block, key in zip(row, line.hash_ids[: line.input_length // trace.block_size], strict=False):
             if block not in key_of:
                 key_of[block] = key
                 index.setdefault(key, []).append(block)
@@ -61,12 +62,67 @@ def simulate(trace: Trace, blocks: int, limit: int) -> tuple[int, int]:
 def test_the_bundled_trace_is_whole_and_has_recorded_numbers(trace: Trace) -> None:
     assert len(trace.lines) == 2000
     assert expected(trace)[1000] == (2265, 49298) and expected(trace)[20000] == (14952, 17611)
-    assert all(count_of(prompt(line)) == line.input_length for line in trace.lines)
+    assert all(count_of(tokens) == line.input_length for line, tokens in prompts(trace))
 
 
 def test_the_plain_simulation_agrees_with_the_recorded_numbers(trace: Trace) -> None:
     for blocks in (1000, 20000):
         assert simulate(trace, blocks, 2000) == expected(trace)[blocks]
+
+
+REQUESTS = {
+    "mooncake_conversation_2k": 2_000,
+    "mooncake_conversation": 12_031,
+    "mooncake_synthetic": 3_993,
+    "claude_code_sessions": 2_898,
+}
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_every_trace_that_ships_is_whole_and_named_in_the_expected_numbers(name: str) -> None:
+    whole = read_trace(bundled(name))
+    assert len(whole.lines) == REQUESTS[name]
+    assert whole.name == name
+    assert len(expected(whole)) >= 6
+    assert [line.timestamp for line in whole.lines] == sorted(line.timestamp for line in whole.lines)
+
+
+def test_coding_sessions_share_nothing_with_each_other_and_much_with_themselves() -> None:
+    sessions = read_trace(bundled("claude_code_sessions"))
+    assert sessions.block_size == 64
+    blocks = 1600
+    result = run(sessions, blocks, limit=40)
+    assert result.violation is None
+    assert (result.hit_blocks, result.evictions) == simulate(sessions, blocks, 40)
+    assert result.hit_blocks > 1_000
+
+
+def test_a_partial_block_without_an_id_belongs_to_its_request_alone() -> None:
+    trace = Trace("twins", 4, [Line(6, 1, (0,)), Line(6, 1, (0,)), Line(6, 1, (0, 9))])
+    tails = [tokens[-1] for _, tokens in prompts(trace)]
+    assert [length for _, length in tails] == [2, 2, 2]
+    assert len({start for start, _ in tails}) == 3
+
+
+SESSION = {"block_size": 64, "requests": [{"in": 65, "out": 1, "t": 0.5, "hash_ids": [7]}]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([SESSION, {**SESSION, "block_size": 32}], "line 2 has blocks of 32, not 64"),
+        ([SESSION, {"block_size": 64}], "line 2 is not a session"),
+        (
+            [{**SESSION, "requests": [{"in": 65, "out": 1, "t": 0, "hash_ids": []}]}],
+            "line 1, request 1 has 0 block ids for 65 tokens",
+        ),
+    ],
+)
+def test_a_broken_session_is_one_sentence(tmp_path: Path, rows: list[object], words: str) -> None:
+    path = tmp_path / "sessions.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    with pytest.raises(TraceError, match=words):
+        read_trace(path)
 
 
 @pytest.mark.parametrize("blocks", [300, 1000])
