@@ -1,24 +1,19 @@
 """`kvproof targets`."""
 
-import importlib.util
-import platform
-import shutil
-from collections.abc import Iterator
-
 import click
 from rich.table import Table
 from rich.text import Text
 
+from kvproof.fuzz.cli import doctor
 from kvproof.fuzz.cli.console import console, print_json
-from kvproof.fuzz.cli.errors import HARNESS_FAULT, HOLDS
-from kvproof.fuzz.cli.files import check_folder
+from kvproof.fuzz.cli.errors import HOLDS
 from kvproof.fuzz.reports.terminal import trimmed
-from kvproof.fuzz.reports.wording import plural
-from kvproof.fuzz.targets import FAMILIES, TargetError, make_adapter
-from kvproof.fuzz.targets.fetch import cache_folder, cached, fetch
+from kvproof.fuzz.targets import FAMILIES
+from kvproof.fuzz.targets.fetch import cached, fetch
 
 _SAYS = {
     "reference": "the manager and worker that ship with kvproof",
+    "variant": "the reference with a freedom that it takes: variant:swap",
     "vllm": "vLLM's manager, every release since 0.8.5: vllm==0.27.0",
     "tokasaurus": "tokasaurus' block allocator and prefix tree",
     "nano-vllm-voxcpm": "nano-vllm's block manager in its VoxCPM edition",
@@ -74,44 +69,6 @@ def fetch_(requirements: tuple[str, ...]) -> int:
 
 
 @command.command("doctor")
-def doctor() -> int:
-    """Say what can run here, and what is missing."""
-    to = console()
-    table = Table.grid(padding=(0, 2, 0, 0))
-    broken = 0
-    for name, word, what in _examine():
-        broken += word == "broken"
-        style = {"ok": "green", "broken": "bold red"}.get(word, "dim")
-        table.add_row(name, Text(word, style), what)
-    with trimmed(to):
-        to.print(table)
-    to.print()
-    to.print(Text(f"{plural(broken, 'thing')} to mend" if broken else "everything that is here works"))
-    return HARNESS_FAULT if broken else HOLDS
-
-
-def _examine() -> Iterator[tuple[str, str, str]]:
-    """Each thing with `ok`, `absent` or `broken`, and what it is for."""
-    yield "python", "ok", platform.python_version()
-    for tool, what in (("g++", "builds the C++ example"), ("cargo", "builds the Rust example")):
-        yield tool, "ok" if shutil.which(tool) else "absent", what
-    for package, what in (("torch", "device tables as tensors"), ("crosshair", "proofs of the contracts")):
-        yield package, "ok" if importlib.util.find_spec(package) else "absent", what
-    try:
-        check_folder(cache_folder())
-        yield "cache", "ok", plural(len(cached()), "package")
-    except ValueError as error:
-        yield "cache", "broken", str(error)
-    for family in ("reference", "tokasaurus", "nano-vllm-voxcpm"):
-        yield family, *_tried(family)
-
-
-def _tried(target: str) -> tuple[str, str]:
-    if target != "reference" and not any(name.startswith(target) for name in cached()):
-        return "absent", "is fetched when it is first judged"
-    try:
-        adapter = make_adapter(target)
-        adapter.close()
-    except TargetError as error:
-        return "broken", str(error)
-    return "ok", f"level {adapter.capabilities.level}"
+def doctor_() -> int:
+    """Say which targets can run here, and what is missing; 'kvproof doctor' examines everything."""
+    return doctor.report([*doctor.machine(), *doctor.targets()])
