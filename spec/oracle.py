@@ -22,6 +22,7 @@ from kvproof.spec.state import State
 from kvproof.spec.transitions import apply
 from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
+_GRANTS: Final = (op.Admit, op.Extend)
 _CRASHES: Final = tuple(clause for clause in PROPERTIES if clause.code in ("KV-P-capacity", "KV-P-crash"))
 CLAUSES: Final[tuple[Clause, ...]] = (
     *_CRASHES,
@@ -42,6 +43,34 @@ class Violation(msgspec.Struct, frozen=True):
     also: tuple[str, ...] = ()
 
 
+class Mix(msgspec.Struct):
+    """What the operations of a history were about: a rate without it says little."""
+
+    allocations: int = 0
+    hits: int = 0
+    refusals: int = 0
+    evictions: int = 0
+
+    def count(self, moment: Moment) -> None:
+        """Count an admission or a further grant; evictions show from level 2 on."""
+        if isinstance(moment.answer, op.Refused):
+            self.refusals += 1
+            return
+        self.allocations += 1
+        self.hits += bool(moment.effects.hits)
+        before = moment.previous.blocks if moment.previous is not None else {}
+        for block, _, _ in moment.effects.handed:
+            view = before.get(block)
+            self.evictions += view is not None and view.key is not None
+
+    def add(self, other: "Mix") -> None:
+        """Take in another history's."""
+        self.allocations += other.allocations
+        self.hits += other.hits
+        self.refusals += other.refusals
+        self.evictions += other.evictions
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """`holds`, `violated`, `undecided` or `errored`, after so many records.
 
@@ -56,6 +85,7 @@ class Verdict(msgspec.Struct, frozen=True):
     exercised: dict[str, int] = {}
     unchecked: tuple[str, ...] = ()
     situations: tuple[str, ...] = ()
+    mix: Mix = msgspec.field(default_factory=Mix)
     error: str = ""
 
 
@@ -83,6 +113,7 @@ class Oracle:
         self.records = 0
         self.operations: Counter[str] = Counter()
         self.watch = Watch(capabilities)
+        self.mix = Mix()
         self._level = capabilities.level
         self._previous: op.Observation | None = None
         self._indexed: dict[tuple[int, int], bytes] = {}
@@ -128,6 +159,8 @@ class Oracle:
             self.violation = Violation(clause.code, clause.sentence, self.records, evidence, also)
         else:
             self.watch.see(moment, self.records)
+        if type(operation) in _GRANTS:
+            self.mix.count(moment)
         self.records += 1
         self.operations[type(operation).__name__] += 1
         if seen is not None:
@@ -214,7 +247,7 @@ class Oracle:
         exercised = {clause.code: self._exercised(clause) for clause in self._judged}
         unchecked = tuple(clause.code for clause in CLAUSES if clause not in self._judged)
         met = tuple(self.watch.met)
-        return Verdict(result, self.records, self.violation, exercised, unchecked, met)
+        return Verdict(result, self.records, self.violation, exercised, unchecked, met, self.mix)
 
     def _exercised(self, clause: Clause) -> int:
         """How often a clause was judged; not at all where it could not have fallen."""

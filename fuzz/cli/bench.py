@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 from rich.text import Text
 
 from kvproof.fuzz.cli.console import console, live, print_json, seconds
 from kvproof.fuzz.cli.errors import HARNESS_FAULT, HOLDS, UNDECIDED, BadInput
 from kvproof.fuzz.cli.files import check_folder, write_whole
 from kvproof.fuzz.engines.bench import OURS, Report, contenders_of, document, run
+from kvproof.fuzz.engines.bench_harness import NAMES, measure
 from kvproof.fuzz.engines.bench_rows import Row, rows
 from kvproof.fuzz.reports import bench as report_of
 from kvproof.fuzz.reports.terminal import trimmed
@@ -38,15 +40,18 @@ QUICK = 2
 def command(
     against: str, repeat: int | None, only: str, quick: bool, record: Path | None, as_json: bool
 ) -> int:
-    """Measure our manager beside released ones: pool, decode, prompts, hashing, construction, memory.
+    """Measure our manager beside released ones, and the harness that judges it.
 
-    Each contender runs in a process of its own and they take turns. A row counts when all have
-    done the same work: the same hits, blocks and evictions.
+    Rows are of the pool, decode, prompts, hashing, construction and memory. Each contender
+    runs in a process of its own and they take turns. A row counts when all have done the same
+    work: the same hits, blocks and evictions. The harness is measured last, with the mix of its
+    operations.
 
     \b
     Examples:
       kvproof bench
       kvproof bench --against vllm==0.9.2,0.32.0 --only 'prompt 32k'
+      kvproof bench --only harness
       kvproof bench --record ci/recorded
     """
     others = contenders_of(against)
@@ -62,7 +67,9 @@ def command(
         def progress(text: str) -> None:
             line.count = text
 
-        report = run(others, chosen, repeat or (QUICK if quick else REPEAT), quick=quick, progress=progress)
+        times = repeat or (QUICK if quick else REPEAT)
+        report = run(others if chosen else [], chosen, times, quick=quick, progress=progress)
+        report = replace(report, judging=measure(times, only, progress))
     if as_json:
         print_json(document(report))
     else:
@@ -70,8 +77,9 @@ def command(
             for table in report_of.tables(report):
                 to.print(table)
                 to.print()
-            to.print(Text(f"{report_of.machine(report)} {report_of.reading(report)}"))
-            to.print(Text(report_of.wins(report)))
+            if report.outcomes:
+                to.print(Text(f"{report_of.machine(report)} {report_of.reading(report)}"))
+                to.print(Text(report_of.wins(report)))
     for remark in report_of.remarks(report):
         to.print(Text(remark))
     if record is not None:
@@ -85,8 +93,8 @@ def command(
 def _chosen(only: str, quick: bool) -> list[Row]:
     """The rows whose name contains the text."""
     chosen = [row for row in rows(quick) if only.lower() in row.name]
-    if not chosen:
-        names = ", ".join(row.name for row in rows(quick))
+    if not chosen and not any(only.lower() in name.lower() for name in NAMES):
+        names = ", ".join([*(row.name for row in rows(quick)), *NAMES])
         raise BadInput(f"no row has {only!r} in its name; there are {names}.")
     return chosen
 
@@ -102,8 +110,8 @@ def keep(report: Report, folder: Path) -> None:
 
 
 def code(report: Report) -> int:
-    """4 when somebody broke or did other work, 2 when nobody was there to compare with."""
+    """4 when somebody broke or did other work, 2 when nobody was there to compare with our manager."""
     broken = any(each.state == "errored" for each in report.contenders)
     if broken or any(outcome.reason for outcome in report.outcomes):
         return HARNESS_FAULT
-    return HOLDS if set(report.measured) > {OURS} else UNDECIDED
+    return HOLDS if set(report.measured) > {OURS} or not report.outcomes else UNDECIDED

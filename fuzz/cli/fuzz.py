@@ -13,7 +13,7 @@ from kvproof.fuzz.cli.failures import FOLDER, handle
 from kvproof.fuzz.cli.files import check_folder
 from kvproof.fuzz.engines.soak import Result, soak
 from kvproof.fuzz.faults import by_id, planted
-from kvproof.fuzz.reports.wording import plural
+from kvproof.fuzz.reports.wording import mixed, plural
 
 ENGINES = ("soak", "hypothesis")
 
@@ -77,6 +77,7 @@ def command(
                 "faults": list(faults),
                 "operations": result.operations,
                 "ops_per_second": rate,
+                "mix": result.mix,
                 "violations": found,
                 "digest": result.digest,
                 "verdict": word,
@@ -87,4 +88,5 @@ def command(
             to.print()
         tail = f": {plural(result.operations, 'operation')}, {rate:,} a second, digest {result.digest}"
         to.print(verdict(word) + Text(tail, ""))
+        to.print(Text(f"  {mixed(result.mix)}", "dim"))
     return CODES[word]

@@ -21,6 +21,7 @@ from kvproof.fuzz.engines.bench_rows import BLOCK_SIZE, Ask, Row, Said, Sample, 
 from kvproof.fuzz.targets import TargetError, split
 from kvproof.fuzz.targets.fetch import parse
 from kvproof.fuzz.targets.process import Process
+from kvproof.spec.oracle import Mix
 
 OURS: Final = "kvproof"
 TIMEOUT: Final = 900.0
@@ -84,8 +85,26 @@ class Outcome(msgspec.Struct, frozen=True):
         return ours / other if self.row.higher_is_better else other / ours
 
 
+class Rate(msgspec.Struct, frozen=True):
+    """A row: operations a second of CPU time, repetition by repetition, and the mix behind them."""
+
+    name: str
+    value: Value
+    mix: Mix
+
+
+class Judging(msgspec.Struct, frozen=True):
+    """The rates, and how many times as long a judged operation takes as the manager's part of it."""
+
+    rates: tuple[Rate, ...]
+    overhead: float
+
+
 class Report(msgspec.Struct, frozen=True):
-    """A whole run. `share` is how much of the measured wall time the processes had a core."""
+    """A whole run. `share` is how much of the measured wall time the processes had a core.
+
+    `judging` is the harness, where it was measured too.
+    """
 
     machine: Machine
     contenders: tuple[Contender, ...]
@@ -94,6 +113,7 @@ class Report(msgspec.Struct, frozen=True):
     quick: bool
     share: float
     seconds: float
+    judging: Judging | None = None
 
     @property
     def complete(self) -> bool:
@@ -257,6 +277,25 @@ def document(report: Report) -> dict[str, object]:
         "seconds": round(report.seconds, 1),
         "contenders": [msgspec.to_builtins(each) for each in report.contenders],
         "rows": [_document_row(outcome) for outcome in report.outcomes],
+        "harness": _document_judging(report.judging),
+    }
+
+
+def _document_judging(judging: Judging | None) -> dict[str, object] | None:
+    if judging is None:
+        return None
+    return {
+        "unit": "judged operations/s",
+        "overhead": round(judging.overhead, 1),
+        "rows": [
+            {
+                "name": rate.name,
+                "median": round(rate.value.median),
+                "spread": round(rate.value.spread, 4),
+                "mix": msgspec.to_builtins(rate.mix),
+            }
+            for rate in judging.rates
+        ],
     }
 
 

@@ -18,6 +18,7 @@ from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
 from kvproof.fuzz.session import Session
 from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
+from kvproof.spec.oracle import Mix
 
 EPISODE = 300
 """Operations before an episode drains."""
@@ -36,6 +37,7 @@ class Result:
     exercised: Counter[str]
     situations: Counter[str]
     histories: int
+    mix: Mix
 
 
 class Sum:
@@ -45,6 +47,7 @@ class Sum:
         self.histories = 0
         self.exercised: Counter[str] = Counter()
         self.situations: Counter[str] = Counter()
+        self.mix = Mix()
         self._digest = hashlib.sha256()
 
     def add(self, session: Session) -> None:
@@ -53,12 +56,15 @@ class Sum:
         self.histories += 1
         self.exercised.update(verdict.exercised)
         self.situations.update(verdict.situations)
+        self.mix.add(verdict.mix)
         self._digest.update(op.digest_of([*session.operations, verdict]).encode())
 
     def result(self, operations: int, case: Case | None) -> Result:
         """The result of the run."""
         digest = self._digest.hexdigest()[:16]
-        return Result(operations, case, digest, self.exercised, self.situations, self.histories)
+        return Result(
+            operations, case, digest, self.exercised, self.situations, self.histories, self.mix
+        )
 
 
 def advance(session: Session, world: World, rule: Rule, choices: Choices) -> int:

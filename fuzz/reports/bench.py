@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvproof.fuzz.engines.bench import OURS, Outcome, Report, Value
+from kvproof.fuzz.engines.bench import OURS, Judging, Outcome, Rate, Report, Value
 from kvproof.fuzz.engines.bench_rows import BLOCK_SIZE, Work
 from kvproof.fuzz.reports.wording import plural
 
@@ -84,9 +84,12 @@ def remarks(report: Report) -> Iterator[str]:
 def tables(report: Report) -> Iterator[RenderableType]:
     """The rates, in as many tables as the others need, and the work behind them."""
     others = [name for name in report.measured if name != OURS]
-    for start in range(0, max(1, len(others)), WIDE):
-        yield _rates(report, [OURS, *others[start : start + WIDE]])
-    yield _work(report)
+    if report.outcomes:
+        for start in range(0, max(1, len(others)), WIDE):
+            yield _rates(report, [OURS, *others[start : start + WIDE]])
+        yield _work(report)
+    if report.judging is not None:
+        yield _judging(report.judging)
 
 
 def _rates(report: Report, names: Sequence[str]) -> Table:
@@ -132,6 +135,31 @@ def _counts(outcome: Outcome) -> list[str]:
     return [times, *(f"{count:,}" for count in (work.taken, work.hit, work.evicted, work.keyed))]
 
 
+def _judging(judging: Judging) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", title_justify="left")
+    table.title = Text(f"The harness. {overhead(judging)}", "dim")
+    for name in ("", *_JUDGED):
+        table.add_column(name, justify="right" if name else "left")
+    for rate in judging.rates:
+        table.add_row(rate.name.removeprefix("harness: "), *_judged(rate))
+    return table
+
+
+_JUDGED: Final = ("operations/s", "spread", "allocations", "hits", "refusals", "evictions")
+
+
+def _judged(rate: Rate) -> list[str]:
+    mix = rate.mix
+    counts = (mix.allocations, mix.hits, mix.refusals, mix.evictions)
+    return [short(rate.value.median), percent(rate.value.spread), *(f"{count:,}" for count in counts)]
+
+
+def overhead(judging: Judging) -> str:
+    """What judging costs."""
+    first = judging.rates[0].name.removeprefix("harness: ")
+    return f"A judged operation ({first}) takes {judging.overhead:.1f} times the manager's part of it."
+
+
 # --- Markdown -----------------------------------------------------------------------------
 
 
@@ -152,6 +180,14 @@ def markdown(report: Report) -> str:
         "## Work of one repetition, the same for all",
         _grid(["", *_WORK], work),
     ]
+    if report.judging is not None:
+        judged = [[rate.name.removeprefix("harness: "), *_judged(rate)] for rate in report.judging.rates]
+        parts += [
+            "## The harness",
+            "Judged operations a second of CPU time on the reference, pools of 3 to 12 blocks, every clause "
+            f"of the level on each operation. {overhead(report.judging)}",
+            _grid(["", *_JUDGED], judged),
+        ]
     return "\n\n".join(parts) + "\n"
 
 

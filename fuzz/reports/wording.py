@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kvproof.spec import operations as op
+from kvproof.spec.oracle import Mix
 from kvproof.spec.vocabulary import CacheConfig
 
 _TOKENS_SHOWN: Final = 8
@@ -254,3 +255,14 @@ def _structure(value: object) -> str:
             return ids(value)
         case _:
             return str(value)
+
+
+def mixed(mix: Mix) -> str:
+    """What operations were about, to stand beside a rate."""
+    counts = (
+        (mix.allocations, "allocation"),
+        (mix.hits, "hit"),
+        (mix.refusals, "refusal"),
+        (mix.evictions, "eviction"),
+    )
+    return ", ".join(plural(*each) for each in counts)

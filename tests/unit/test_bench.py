@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from kvproof.fuzz.cli import bench as command
 from kvproof.fuzz.cli.errors import HARNESS_FAULT, HOLDS, UNDECIDED, USAGE
 from kvproof.fuzz.cli.root import kvproof
-from kvproof.fuzz.engines import bench
+from kvproof.fuzz.engines import bench, bench_harness
 from kvproof.fuzz.engines.bench import OURS, Contender, Machine, Outcome, Report, Value, alike
 from kvproof.fuzz.engines.bench_rows import BLOCK_SIZE, MAX_LEN, POOL, Ask, Row, Said, Sample, Work, rows
 from kvproof.fuzz.engines.bench_worker import KINDS, Worker
@@ -305,3 +305,23 @@ def test_markdown_has_a_cell_for_each_contender():
 )
 def test_numbers_have_three_digits(value, text):
     assert short(value) == text
+
+
+def test_the_harness_is_measured_with_the_mix_of_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_harness, "OPERATIONS", 400)
+    judging = bench_harness.measure(2, "soak")
+    assert judging is not None
+    assert [rate.name for rate in judging.rates] == ["harness: soak, level 2", "harness: soak, level 3"]
+    for rate in judging.rates:
+        assert rate.value.median > 0 and len(rate.value.runs) == 2
+        assert min(rate.mix.allocations, rate.mix.hits, rate.mix.refusals, rate.mix.evictions) > 0
+    assert judging.overhead > 1
+    assert bench_harness.measure(1, "no such row") is None
+
+
+def test_the_calls_of_the_manager_alone_are_those_of_the_judged_run() -> None:
+    calls = bench_harness.recorded(300)
+    names = {name for name, _ in calls}
+    assert {"configure", "submit", "admit", "extend", "dispatch", "retire", "finish"} <= names
+    assert "observe" not in names
+    assert len([name for name, _ in calls if name != "configure"]) >= 290
