@@ -92,8 +92,8 @@ class Verdict(msgspec.Struct, frozen=True):
 class Oracle:
     """Judges one history, record by record.
 
-    `memory` says that bytes are verified below level 3 too, on a device of the harness. Clauses in
-    `ignore` are left unchecked, to see behind a fault.
+    `memory` says whether there is a device whose bytes are verified; at level 3 there is. Clauses
+    in `ignore` are left unchecked, to see behind a fault.
     """
 
     def __init__(
@@ -117,10 +117,9 @@ class Oracle:
         self._level = capabilities.level
         self._previous: op.Observation | None = None
         self._indexed: dict[tuple[int, int], bytes] = {}
+        blind = () if memory or self._level >= 3 else (bytes_,)
         self._judged = [
-            c
-            for c in CLAUSES
-            if (c.level <= self._level or (memory and c is bytes_)) and c.code not in ignore
+            c for c in CLAUSES if c.level <= self._level and c.code not in ignore and c not in blind
         ]
         self._clauses = {kind: self._of(kind) for kind in op.OPERATIONS}
         self._asked = {kind: tuple(c for c in found if c.on) for kind, found in self._clauses.items()}

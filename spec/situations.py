@@ -17,7 +17,10 @@ from kvproof.spec.vocabulary import Capabilities
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A named situation, the operations after which it can be met, and what an allocator needs for it."""
+    """A named situation, the operations after which it can be met, and what an allocator needs for it.
+
+    `depth` is in steps in flight; `promised` says that keys must appear before their content.
+    """
 
     name: str
     sentence: str
@@ -25,23 +28,34 @@ class Situation:
     on: tuple[type[op.Operation], ...]
     level: int = 1
     needs: tuple[str, ...] = ()
+    depth: int = 1
+    promised: bool = False
 
     def possible(self, capabilities: Capabilities) -> bool:
         """Whether an allocator can get there."""
-        return capabilities.level >= self.level and all(map(capabilities.has, self.needs))
+        if capabilities.level < self.level or capabilities.depth < self.depth:
+            return False
+        if self.promised and capabilities.publish != "grant":
+            return False
+        return all(map(capabilities.has, self.needs))
 
 
 _FOUND: Final[list[Situation]] = []
 
 
 def situation(
-    name: str, *on: type[op.Operation], level: int = 1, needs: tuple[str, ...] = ()
+    name: str,
+    *on: type[op.Operation],
+    level: int = 1,
+    needs: tuple[str, ...] = (),
+    depth: int = 1,
+    promised: bool = False,
 ) -> Callable[[Callable[[Moment, set[int]], bool]], Situation]:
     """Make a situation of a function of the moment and the blocks that were ever shared."""
 
     def make(met: Callable[[Moment, set[int]], bool]) -> Situation:
         assert met.__doc__, f"{name} has no sentence"
-        made = Situation(name, met.__doc__.strip().splitlines()[0], met, on, level, needs)
+        made = Situation(name, met.__doc__.strip().splitlines()[0], met, on, level, needs, depth, promised)
         _FOUND.append(made)
         return made
 
@@ -69,13 +83,13 @@ def _revived(moment: Moment, shared: set[int]) -> bool:
     return any(len(moment.state.holders[block]) == 1 for block, _, _ in moment.effects.hits)
 
 
-@situation("same-step-hit", op.Admit)
+@situation("same-step-hit", op.Admit, promised=True)
 def _same_step(moment: Moment, shared: set[int]) -> bool:
     """A block that is hit will be written by a grant that is not dispatched yet."""
     return _hit_on(moment, dispatched=False)
 
 
-@situation("hit-on-step-in-flight", op.Admit)
+@situation("hit-on-step-in-flight", op.Admit, promised=True)
 def _in_flight(moment: Moment, shared: set[int]) -> bool:
     """A block that is hit will be written by a step in flight."""
     return _hit_on(moment, dispatched=True)
@@ -191,7 +205,7 @@ def _stuck(moment: Moment, shared: set[int]) -> bool:
 # --- steps in flight --------------------------------------------------------------------
 
 
-@situation("two-steps-in-flight", op.Dispatch)
+@situation("two-steps-in-flight", op.Dispatch, depth=2)
 def _two(moment: Moment, shared: set[int]) -> bool:
     """A step is dispatched while another one is in flight."""
     return len(moment.state.steps) > 1

@@ -208,9 +208,12 @@ def _shared_write(moment: Moment, writer: Life, group: int, block: int, other: L
     return None if found == wanted else _wrong(moment, block, found, wanted, other.request)
 
 
-@clause("KV-I2-bytes", 3, op.Retire, op.Observe)
+@clause("KV-I2-bytes", 1, op.Retire, op.Observe)
 def bytes_(moment: Moment) -> Evidence | None:
-    """The words in device memory are those that the claims demand."""
+    """The words in device memory are those that the claims demand.
+
+    Judged where there is memory: the allocator's own, or the harness's, which executes its rows.
+    """
     for wrong in moment.memory:
         found = f"claim digest {wrong.found:016x}" if wrong.found is not None else "no single writer's words"
         place = f"block {wrong.block} offset {wrong.offset} layer {wrong.layer}"

@@ -1,6 +1,7 @@
 """Situations: a run is silent about what it never met."""
 
 import pytest
+from msgspec.structs import replace
 
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.engines.soak import soak
@@ -144,4 +145,7 @@ def test_an_allocator_is_not_blamed_for_a_situation_that_it_cannot_be_in() -> No
     plain = Capabilities(1)
     impossible = {each.name for each in SITUATIONS if not each.possible(plain)}
     assert {"opt-out-of-a-hit", "eviction", "reset-refused", "rows-rearranged"} <= impossible
-    assert "hit" not in impossible
+    assert "two-steps-in-flight" in impossible
+    assert not impossible & {"hit", "same-step-hit", "hit-on-step-in-flight"}
+    late = {each.name for each in SITUATIONS if not each.possible(replace(plain, publish="retire"))}
+    assert late - impossible == {"same-step-hit", "hit-on-step-in-flight"}
