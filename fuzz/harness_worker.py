@@ -60,7 +60,9 @@ class HarnessWorker:
 
     def _dispatch(self, operation: op.Dispatch) -> None:
         lives = self._state.grants[: len(operation.entries)]
-        if not all(self._executable(life) for life in lives):
+        # A replaced row goes to the worker as after a resumption, which drops what is still sampled.
+        dropped = any(life.pending and self._swapped(life) for life in lives)
+        if dropped or not all(self._executable(life) for life in lives):
             self.lost = True
             return
         running = [self._running(life, entry) for life, entry in zip(lives, operation.entries, strict=True)]
@@ -75,13 +77,19 @@ class HarnessWorker:
 
     def _running(self, life: Life, entry: op.Entry) -> Running:
         assert life.grant is not None
-        name = life.request
-        rows = tuple(tuple(row[: self._width]) for row in life.rows)
-        before = self._rows.get(name)
-        if before is not None and any(new[: len(old)] != old for old, new in zip(before, rows, strict=True)):
+        name, rows = life.request, self._cut(life)
+        if self._swapped(life):
             # A declared swap: the worker's row is replaced, as after a resumption (REQ-5.6).
             self._diffs.preempt(name)
         self._rows[name] = rows
         return Running(
             name, self._tokens[name], self._extras[name], rows, life.grant.start, entry.n, entry.drafts
         )
+
+    def _cut(self, life: Life) -> GroupRows:
+        return tuple(tuple(row[: self._width]) for row in life.rows)
+
+    def _swapped(self, life: Life) -> bool:
+        """Whether an entry of the row that the worker was last sent is another one now."""
+        pairs = zip(self._rows.get(life.request, ()), self._cut(life), strict=False)
+        return any(new[: len(old)] != old for old, new in pairs)

@@ -105,9 +105,9 @@ def _items(world: World, c: Choices, length: int) -> tuple[op.Item, ...]:
     edge = length // size * size if c.chance(30) else size * c.below(3)
     offset = max(0, min(edge + c.between(-1, 1), length - 1))
     items: list[op.Item] = []
-    if not world.can("spans") and length % size > 1 and c.chance(40):
+    if length % size > 1 and c.chance(50):
         return _pair(c, length // size * size, size)
-    first = c.pick((_SAME, "y"))
+    first = c.pick((_SAME, "y", 2 * _SAME))
     for name in (first, *((c.pick(("z", first)),) if c.chance(50) else ())):
         span = c.between(1, size + 1) if world.can("spans") else _span(name, size)
         if offset + span <= length:
@@ -167,9 +167,13 @@ def _grown(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras] | None
 
 def _retold(world: World, c: Choices, tokens: tuple[int, ...]) -> tuple[int, ...]:
     """The same tokens but for one in the first two blocks: what is behind is equal, its prefix is not."""
-    place = c.below(min(len(tokens), 2 * world.config.block_size))
-    # Other by a little, or by what a narrower integer would lose.
-    return (*tokens[:place], tokens[place] + c.pick((7, 7, 1 << 8, 1 << 16)), *tokens[place + 1 :])
+    told, place = [*tokens], c.below(min(len(tokens), 2 * world.config.block_size))
+    # Other by a little, by what a narrower integer would lose, or by two edits that a linear hash cancels.
+    change = c.pick((7, 7, 1 << 8, 1 << 16, 31))
+    told[place] += change
+    if change == 31 and place + 1 < len(told) and told[place + 1] > 0:
+        told[place + 1] -= 1
+    return tuple(told)
 
 
 def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Extras:
@@ -283,7 +287,8 @@ def lookup(world: World, c: Choices) -> Iterator[op.AnyOperation]:
 
 
 def _extendable(world: World) -> list[Life]:
-    return [life for life in world.state.living() if life.grant is None and life.cap > life.scheduled]
+    lives = [life for life in world.state.living() if life.grant is None and life.cap > life.scheduled]
+    return lives if world.can("ahead") else [life for life in lives if not life.pending]
 
 
 def extend(world: World, c: Choices) -> Iterator[op.AnyOperation]:

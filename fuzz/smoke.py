@@ -4,14 +4,17 @@ An allocator that works can't fail here, so a failure says that the adapter is w
 that a capability is declared which isn't there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.session import IllegalOperation, Session
 from kvproof.spec import operations as op
-from kvproof.spec.vocabulary import FEATURES, OPERATIONS, CacheConfig, Capabilities
+from kvproof.spec.vocabulary import CHOICES, FEATURES, OPERATIONS, CacheConfig, Capabilities
 
 BLOCKS = 6
+
+_LEFT = frozenset({"KV-P-usage", "KV-P-accounting"})
+"""Figures that are told wrongly belie no capability: that is for the run to say."""
 
 _EXTRAS = {
     "adapters": op.Extras(adapter=op.Adapter("x", 1, "y")),
@@ -21,10 +24,13 @@ _EXTRAS = {
 }
 
 
-def config_for(capabilities: Capabilities) -> CacheConfig:
+def config_for(capabilities: Capabilities, *, prefix_caching: bool = True) -> CacheConfig:
     """A small pool that the allocator can have."""
     size = capabilities.block_sizes[0] if capabilities.block_sizes else 4
-    return CacheConfig(BLOCKS, size, max_requests=4, max_len=4 * size)
+    depth = min(2, capabilities.depth)
+    return CacheConfig(
+        BLOCKS, size, prefix_caching=prefix_caching, depth=depth, max_requests=4, max_len=4 * size
+    )
 
 
 def script(capabilities: Capabilities, config: CacheConfig) -> Iterator[op.AnyOperation]:
@@ -57,7 +63,23 @@ def script(capabilities: Capabilities, config: CacheConfig) -> Iterator[op.AnyOp
     if capabilities.has("reset"):
         yield op.Reset()
     yield op.Observe()
-    yield from _features(capabilities, size, step + 1)
+    step += 1
+    if capabilities.has("ahead") and config.depth > 1:
+        yield from _ahead(step, 2 * size - 1)
+        step += 2
+    yield from _features(capabilities, size, step)
+
+
+def _ahead(step: int, prompt: int) -> Iterator[op.AnyOperation]:
+    """A token is granted while it is sampled; known, it fills a block that is still being written."""
+    yield op.Submit("ahead", ((8000, prompt),))
+    yield op.Admit("ahead", prompt)
+    yield op.Dispatch(step, (op.Entry("ahead", prompt),))
+    yield op.Extend("ahead", 1)
+    yield op.Dispatch(step + 1, (op.Entry("ahead", 1),))
+    yield op.Retire(step, (op.Output("ahead", (7,)),))
+    yield op.Retire(step + 1, (op.Output("ahead", (7,)),))
+    yield op.Finish("ahead")
 
 
 def _step(number: int, name: str, n: int, ends: bool) -> tuple[op.AnyOperation, ...]:
@@ -86,10 +108,19 @@ def examine(adapter: Adapter, ignore: frozenset[str] = frozenset()) -> str:
     declared = adapter.capabilities
     if reason := _declaration(declared):
         return reason
-    config = config_for(declared)
-    records: list[op.Record] = []
-    session = Session(adapter, config, compare_policy=False, ignore=ignore, watch=records.append)
-    for operation in script(declared, config):
+    # Where blocks go while the cache is off is a choice of its own.
+    for caching in (True, False) if declared.policy else (True,):
+        config = config_for(declared, prefix_caching=caching)
+        records: list[op.Record] = []
+        session = Session(adapter, config, ignore=ignore | _LEFT, watch=records.append)
+        if reason := _lived(session, script(declared, config)) or _shown(declared, config, records, adapter):
+            return reason
+    return ""
+
+
+def _lived(session: Session, operations: Iterable[op.AnyOperation]) -> str:
+    """What went wrong in a simple life, or nothing. The policy is compared where it is claimed."""
+    for operation in operations:
         if isinstance(operation, op.Row) and _gone(session, operation.request):
             continue
         try:
@@ -103,7 +134,7 @@ def examine(adapter: Adapter, ignore: frozenset[str] = frozenset()) -> str:
             evidence = session.violation.evidence
             found = f"{evidence.observed}, expected {evidence.expected}"
             return f"in a simple life {session.violation.code} falls at {name}: {found}"
-    return _shown(declared, config, records, adapter)
+    return ""
 
 
 def _gone(session: Session, name: str) -> bool:
@@ -116,6 +147,9 @@ def _declaration(declared: Capabilities) -> str:
         return f"level {declared.level} is declared; levels are 0 to 3"
     if declared.policy and declared.level < 2:
         return f"the reference policy is claimed at level {declared.level}, where it cannot be compared"
+    for name, allowed in CHOICES.items():
+        if (value := getattr(declared.choices, name)) not in allowed:
+            return f"{name} {value!r} is declared as a choice of the policy, not one of {', '.join(allowed)}"
     if declared.depth < 1:
         return f"at most {declared.depth} steps in flight are declared; there is at least 1"
     unknown = [n for n in (*declared.operations, *declared.features) if n not in (*OPERATIONS, *FEATURES)]

@@ -8,14 +8,17 @@ from kvproof.spec.state import State
 from kvproof.spec.vocabulary import OPERATIONS
 
 _INT64 = 1 << 63
+_OPTIONAL = {kind: name for kind in op.OPERATIONS if (name := kind.__name__.lower()) in OPERATIONS}
+"""The operations that an allocator may lack, by name."""
 
 
 def reason_against(state: State, operation: op.Operation) -> str | None:
     """Why the engine must not do this now, or none."""
-    name = type(operation).__name__.lower()
-    if name in OPERATIONS and not state.capabilities.has(name):
+    kind = type(operation)
+    name = _OPTIONAL.get(kind)
+    if name is not None and not state.capabilities.has(name):
         return f"the allocator has no {name}"
-    check = _REQUIRES.get(type(operation))
+    check = _REQUIRES.get(kind)
     return check(state, operation) if check else None
 
 
@@ -24,7 +27,7 @@ def preempted_first(state: State, operation: op.Operation) -> list[op.Preempt]:
 
     They rest on writes that would never happen (REQ-2.10).
     """
-    if not isinstance(operation, op.Finish | op.Abort | op.Preempt):
+    if not isinstance(operation, op.ENDS):
         return []
     request = state.requests.get(operation.request)
     if request is None or request.life is None:
@@ -132,6 +135,8 @@ def _extend(state: State, operation: op.Extend) -> str | None:
         return f"request {operation.request} has an undispatched grant"
     if life.cap <= life.scheduled:
         return f"request {operation.request} has no token to compute"
+    if life.pending and not state.capabilities.has("ahead"):
+        return f"the next token of {operation.request} is still being sampled"
     return _is_chunk(state, operation, life.cap - life.scheduled)
 
 

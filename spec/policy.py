@@ -1,5 +1,8 @@
 """What the reference policy answers: the naive, definitional model (REQ marks [P]).
 
+An allocator may claim the policy with other choices (`PolicyChoices`); whether ended lives stay
+held until their fence follows from `stream_ordered`.
+
 It keeps an ordered free list and an index from claims to blocks, and tries an allocation
 step by step on them before anything is changed; no formula predicts it. It shares nothing
 with the manager that is compared with it but the vocabulary.
@@ -11,6 +14,7 @@ from dataclasses import dataclass, field
 from kvproof.spec import operations as op
 from kvproof.spec.content import Path
 from kvproof.spec.state import State
+from kvproof.spec.vocabulary import PolicyChoices
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +34,8 @@ class PolicyLife:
 class Policy:
     """The reference policy: free order, index, counts and rows."""
 
+    choices: PolicyChoices
+    deferring: bool
     block_size: int
     caching: bool
     max_len: int
@@ -43,9 +49,10 @@ class Policy:
     @classmethod
     def of(cls, state: State) -> "Policy":
         """The policy for an empty state."""
-        config = state.config
+        config, able = state.config, state.capabilities
         free = OrderedDict((block, None) for block in range(1, config.blocks + 1))
-        return cls(config.block_size, config.prefix_caching, config.max_len, free)
+        deferring = not able.stream_ordered
+        return cls(able.choices, deferring, config.block_size, config.prefix_caching, config.max_len, free)
 
     def follow(self, state: State, operation: op.Operation) -> op.Answer | None:
         """Answer an operation and take its effect; `state` already has the operation applied.
@@ -120,7 +127,7 @@ class Policy:
                 new.append(block)
         self._take(life, touched, taken)
         life.scheduled = scheduled
-        self._publish(life)
+        self._publish(life, life.paths[0].length)
         return op.Granted(tuple(tuple(row) for row in life.rows), hit)
 
     def _take(self, life: PolicyLife, touched: set[int], taken: list[list[int]]) -> None:
@@ -136,9 +143,9 @@ class Policy:
 
     # --- keys -----------------------------------------------------------------------------
 
-    def _publish(self, life: PolicyLife) -> None:
+    def _publish(self, life: PolicyLife, known: int) -> None:
         """Key the row's full blocks of scheduled and known tokens, each when its turn comes."""
-        most = min(life.scheduled, life.paths[0].length)
+        most = min(life.scheduled, known)
         for group, row in enumerate(life.rows):
             while (life.published[group] + 1) * self.block_size <= most:
                 i = life.published[group]
@@ -166,10 +173,21 @@ class Policy:
 
     def _retire(self, state: State, operation: op.Retire) -> None:
         for output in operation.outputs:
-            self._publish(self.lives[output.request])
+            life = self.lives[output.request]
+            self._publish(life, self._retired(state, life))
         for life in [life for life in self.deferred if life.fence <= operation.step]:
             self.deferred.remove(life)
             self._release(life)
+
+    def _retired(self, state: State, life: PolicyLife) -> int:
+        """Up to where a life's tokens may be keyed when a step with it retires."""
+        if self.choices.retired == "known":
+            return life.paths[0].length
+        now = state.requests[life.request].life
+        assert now is not None, "outputs name living lives"
+        last = now.known + now.pending
+        samples = now.grant is not None and now.grant.stop == last and last < now.limit
+        return life.scheduled - now.pending - int(samples)
 
     def _end(self, state: State, name: str) -> None:
         life = self.lives.pop(name, None)
@@ -179,24 +197,33 @@ class Policy:
             for i, block in enumerate(row):
                 if (i + 1) * self.block_size > life.dispatched:
                     self._unkey(block)
-        if any(step.number == life.fence for step in state.steps):
+        if self.deferring and any(step.number == life.fence for step in state.steps):
             self.deferred.append(life)
         else:
             self._release(life)
 
     def _release(self, life: PolicyLife) -> None:
-        """Group by group from the deepest block: unkeyed blocks to the front, keyed ones to the back."""
+        """Group by group from the deepest block: keyed blocks to the back, others where the choices say."""
         for row in life.rows:
             front: list[int] = []
-            for block in reversed(row):
+            for block in self._in_turn(row):
                 self.refs[block] -= 1
                 if self.refs[block]:
                     continue
                 self.free[block] = None
-                if block not in self.keyed:
+                if self._place(block) == "front":
                     front.append(block)
             for block in reversed(front):
                 self.free.move_to_end(block, last=False)
+
+    def _in_turn(self, row: list[int]) -> list[int]:
+        return row if not self.caching and self.choices.uncached == "back-in-order" else row[::-1]
+
+    def _place(self, block: int) -> str:
+        """Which end of the free queue a released block goes to."""
+        if not self.caching:
+            return self.choices.uncached
+        return "back" if block in self.keyed else self.choices.unkeyed
 
     def _evict(self, operation: op.Evict) -> op.Answer:
         life = self.lives[operation.request]

@@ -96,6 +96,7 @@ OPERATIONS: Final = ("lookup", "abort", "preempt", "evict", "reset", "table")
 FEATURES: Final = (
     "chunks",
     "lookahead",
+    "ahead",
     "discards",
     "adapters",
     "salts",
@@ -105,16 +106,41 @@ FEATURES: Final = (
     "opt_out",
     "events",
 )
-"""What an allocator may lack besides: grants of a part of what is left; slots for drafts; ending a
-life whose grant was not dispatched; the extras of the key; items whose length their id does not
-decide; requests that do not read the cache; an event stream."""
+"""What an allocator may lack besides: grants of a part of what is left; slots for drafts; grants of
+a token that a step in flight is still sampling; ending a life whose grant was not dispatched; the
+extras of the key; items whose length their id does not decide; requests that do not read the
+cache; an event stream."""
+
+
+class PolicyChoices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """In what a claimed policy may differ from the reference's, which is the default.
+
+    Released blocks go to the back of the free queue, the deepest first; `unkeyed` says where those
+    without a key go instead, and `uncached` all of them while prefix caching is off, where
+    "back-in-order" is the back with the deepest last. `retired` says how far a life's blocks are
+    keyed when a step retires: "known" tokens, as far as they are scheduled; or "settled" ones,
+    fewer by those that were granted to be sampled and have not come.
+    """
+
+    unkeyed: str = "front"
+    uncached: str = "front"
+    retired: str = "known"
+
+
+CHOICES: Final = {
+    "unkeyed": ("front", "back"),
+    "uncached": ("front", "back", "back-in-order"),
+    "retired": ("known", "settled"),
+}
+"""What each choice of a policy may be."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an allocator lets be seen, what it can do, and which freedoms it takes; others it must not take.
 
     `level` 0…3 is what can be observed (answers; rows; structures; memory). `policy` says
-    that it claims the reference policy to the letter, so that every answer is compared.
+    that it claims the reference policy to the letter but for `choices`, so that every answer is
+    compared.
     `publish` is the earliest moment of a key: at the "grant" or at "retire".
     `stream_ordered` allows a block to be handed out while a step in flight touches it, when
     the new user comes later on the same stream. `idempotent` allows a shared slot to be
@@ -126,6 +152,7 @@ class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     level: int = 1
     policy: bool = False
+    choices: PolicyChoices = PolicyChoices()
     publish: str = "grant"
     stream_ordered: bool = False
     idempotent: bool = False

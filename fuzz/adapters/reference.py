@@ -10,6 +10,7 @@ from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.adapters.reference_worker import ReferenceWorker
 from kvproof.fuzz.device import Device
 from kvproof.impl import events
+from kvproof.impl.block import KVCacheBlock
 from kvproof.impl.manager import KVCacheManager
 from kvproof.impl.request import Request
 from kvproof.impl.worker.protocol import DiffBuilder, Running
@@ -70,6 +71,11 @@ class ReferenceAdapter(Adapter):
             self.hashes[name] = tuple(self._requests[name].block_hashes)
         self._inputs[name] = operation
 
+    @property
+    def requests(self) -> dict[str, Request]:
+        """The requests in use, as the manager has them."""
+        return self._requests
+
     def lookup(self, request: str) -> op.Found:
         blocks, hit = self.manager.get_computed_blocks(self._requests[request])
         return op.Found(hit, tuple(tuple(row) for row in blocks.get_block_ids()))
@@ -92,7 +98,8 @@ class ReferenceAdapter(Adapter):
         return self._rows(request)[group]
 
     def _rows(self, request: str) -> GroupRows:
-        return tuple(tuple(row) for row in self.manager.get_block_ids(request))
+        rows = self.manager.coordinator.get_blocks(request)
+        return tuple([tuple([block.block_id for block in row]) for row in rows])
 
     # --- steps ----------------------------------------------------------------------------
 
@@ -158,37 +165,56 @@ class ReferenceAdapter(Adapter):
     ) -> op.Observation:
         pool = self.manager.block_pool
         stats = self.manager.metrics.total
-        everything = blocks is None
         chosen = pool.blocks[1:] if blocks is None else [pool.blocks[block] for block in blocks]
-        views = {
-            block.block_id: op.BlockView(block.ref_cnt, block.block_hash, block.group_id, block.num_tokens)
-            for block in chosen
-        }
-        carried = [(view.group, view.key) for view in views.values() if view.key is not None]
-        entries = pool.index_entries() if everything else self._entries([*carried, *keys])
         return op.Observation(
-            blocks=views,
-            index=tuple(op.IndexEntry(key, group, tuple(ids)) for key, group, ids in entries),
+            blocks={block.block_id: _view(block) for block in chosen},
+            index=tuple(self._index() if blocks is None else self._entries(chosen, keys)),
             free_count=pool.get_num_free_blocks(),
-            # A queue that was broken into a circle shows as one block too many.
-            free=tuple(b.block_id for b in islice(pool.free_queue, pool.num_usable + 1))
-            if everything
-            else None,
-            rows={name: self._rows(name) for name in self.manager.lives} if everything else None,
+            free=self._free() if blocks is None else None,
+            rows={name: self._rows(name) for name in self.manager.lives} if blocks is None else None,
             usage=self.manager.usage,
             metrics=op.Metrics(stats.requests, stats.queries, stats.hits, stats.preemptions),
-            events=tuple(_event(event) for event in self.manager.take_events()),
+            events=tuple([_event(event) for event in self.manager.take_events()]),
         )
 
-    def _entries(self, keys: Sequence[tuple[int, bytes]]) -> list[tuple[bytes, int, list[int]]]:
-        """What the index has under these keys."""
+    def _free(self) -> BlockIds:
+        """The queue from head to tail. One that was broken into a circle shows as one block too many."""
         pool = self.manager.block_pool
-        found = []
-        for group, key in dict.fromkeys(keys):
+        return tuple([block.block_id for block in islice(pool.free_queue, pool.num_usable + 1)])
+
+    def _index(self) -> list[op.IndexEntry]:
+        """Every key that can be hit."""
+        pool, found = self.manager.block_pool, []
+        for group, index in enumerate(pool.index):
+            copies = pool.copies[group]
+            for key, block in index.items():
+                ids = (block.block_id, *copies[key]) if key in copies else (block.block_id,)
+                found.append(op.IndexEntry(key, group, ids))
+        return found
+
+    def _entries(
+        self, chosen: Sequence[KVCacheBlock], keys: Collection[tuple[int, bytes]]
+    ) -> list[op.IndexEntry]:
+        """What the index has under the blocks' own keys and the given ones."""
+        pool, found = self.manager.block_pool, []
+        carried = [(block.group_id, block.block_hash) for block in chosen if block.block_hash is not None]
+        for group, key in dict.fromkeys([*carried, *keys]):
             oldest = pool.index[group].get(key)
             if oldest is not None:
-                found.append((key, group, [oldest.block_id, *pool.copies[group].get(key, ())]))
+                ids = (oldest.block_id, *pool.copies[group].get(key, ()))
+                found.append(op.IndexEntry(key, group, ids))
         return found
+
+
+def _view(block: KVCacheBlock) -> op.BlockView:
+    key, holders = block.block_hash, block.ref_cnt
+    if key is not None:
+        return op.BlockView(holders, key, block.group_id, block.num_tokens)
+    return _UNKEYED[holders] if 0 <= holders < len(_UNKEYED) else op.BlockView(holders)
+
+
+_UNKEYED = tuple(op.BlockView(holders) for holders in range(8))
+"""Views are values, and these are by far the most frequent."""
 
 
 def target(rest: str) -> ReferenceAdapter:

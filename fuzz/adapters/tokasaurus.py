@@ -35,7 +35,7 @@ class TokasaurusAdapter(Adapter):
             stream_ordered=True,
             depth=2,
             operations=("lookup", "abort", "preempt"),
-            features=("discards",) if discards else (),
+            features=("ahead", "discards") if discards else ("ahead",),
         )
 
     def configure(self, config: CacheConfig, seed: int) -> None:

@@ -43,7 +43,7 @@ class TransformersAdapter(Adapter):
         swap=True,
         depth=2,
         operations=("lookup", "abort", "preempt"),
-        features=("chunks", "discards"),
+        features=("chunks", "ahead", "discards"),
     )
 
     def __init__(self, version: str = VERSION, layout: str = "sector") -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from kvproof.fuzz.adapters.port import Adapter
-from kvproof.fuzz.adapters.vllm_release import Lenient, Release, release
+from kvproof.fuzz.adapters.vllm_release import Lenient, Release, own, release
 from kvproof.spec import operations as op
-from kvproof.spec.vocabulary import BlockIds, CacheConfig, Capabilities, GroupRows
+from kvproof.spec.vocabulary import BlockIds, CacheConfig, Capabilities, GroupRows, PolicyChoices
 
 DEPTH = 3
 """Steps in flight for releases whose scheduler runs ahead of the device."""
@@ -34,6 +34,9 @@ class VllmAdapter(Adapter):
 
     vLLM tells LoRA adapters apart by number up to 0.11.0, then by name, since 0.31 by name and
     path. Each adapter gets a number of its own; what only its `id` tells apart goes by path.
+
+    Grants are not taken back: the manager leaves the keys of what was granted. vLLM's scheduler
+    dispatches all that it has scheduled, except under its priority policy, which is not played here.
     """
 
     name = "vllm"
@@ -44,10 +47,14 @@ class VllmAdapter(Adapter):
         operations += ["evict"] if release.has_evict else []
         operations += ["lookup"] if release.records_at_admission else []
         features = ["chunks", "lookahead", "adapters", "items", "opt_out"]
+        features += ["ahead"] if release.has_async else []
         features += ["salts"] if release.has_salts else []
+        features += ["embeddings"] if release.has_embeddings else []
         features += ["events"] if release.has_events else []
         self.capabilities = Capabilities(
             2,
+            policy=release.choices is not None,
+            choices=release.choices or PolicyChoices(),
             publish="grant",
             stream_ordered=True,
             depth=DEPTH if release.has_async else 1,
@@ -64,6 +71,10 @@ class VllmAdapter(Adapter):
         self._ahead: dict[str, int] = {}
         """Tokens of a living request that will be sampled by what was granted and has not retired."""
         self._adapters: dict[op.Adapter, int] = {}
+        self._prompts: dict[str, list[int]] = {}
+        """The prompts with embeddings, with the tokens that the embeddings stand for."""
+        self._spoken: dict[bytes, list[int]] = {}
+        """The tokens of such a request's blocks, by key: its events have a placeholder there."""
         self._totals = _Totals()
         self._recorded = (0, 0, 0)
 
@@ -75,6 +86,16 @@ class VllmAdapter(Adapter):
         adapter = self._adapter(operation.extras.adapter)
         self._limits[name] = limit
         self._requests[name] = self._release.request(operation, limit, self._config.block_size, adapter)
+        self._prompts.pop(name, None)
+        if operation.extras.embeddings:
+            self._prompts[name] = op.flatten(operation.tokens)
+            self._speak(name)
+
+    def _speak(self, name: str) -> None:
+        inner, size = self._requests[name], self._config.block_size
+        tokens = [*self._prompts[name], *inner.output_token_ids]
+        for i, key in enumerate(inner.block_hashes):
+            self._spoken[bytes(key)] = tokens[i * size : (i + 1) * size]
 
     def _adapter(self, adapter: op.Adapter | None) -> Any:
         """The LoRA request of an adapter: a number each, and what only `id` tells apart, by path."""
@@ -82,9 +103,8 @@ class VllmAdapter(Adapter):
             return None
         number = self._adapters.setdefault(adapter, len(self._adapters) + 1)
         path = f"{adapter.path}#{adapter.id}" if adapter.id else adapter.path
-        return Lenient(
-            lora_name=adapter.name, lora_int_id=number, adapter_id=number, lora_path=path, name=adapter.name
-        )
+        name = own(adapter.name)
+        return Lenient(lora_name=name, lora_int_id=number, adapter_id=number, lora_path=own(path), name=name)
 
     def lookup(self, request: str) -> op.Found:
         blocks, hit = self._release.lookup(self.manager, self._requests[request])
@@ -112,11 +132,7 @@ class VllmAdapter(Adapter):
     def extend(self, request: str, n: int, lookahead: int) -> op.Granted | op.Refused:
         inner = self._requests[request]
         start = inner.num_computed_tokens
-        ahead = self._ahead[request] if self._release.has_async else 0
-        stop = min(start + n, inner.num_tokens + ahead, self._limits[request])
-        if stop <= start:
-            # A scheduler that does not run ahead has nothing to compute before the step retires.
-            return op.Refused()
+        stop = min(start + n, inner.num_tokens + self._ahead[request], self._limits[request])
         slots = min(stop + lookahead, self._limits[request])
         if self._release.allocate(self.manager, inner, stop - start, None, slots - stop) is None:
             return op.Refused()
@@ -152,6 +168,8 @@ class VllmAdapter(Adapter):
                 continue
             inner = self._requests[output.request]
             inner.append_output_token_ids(list(output.sampled))
+            if output.request in self._prompts:
+                self._speak(output.request)
             self._ahead[output.request] -= len(output.sampled)
             if self._release.has_async:
                 inner.num_output_placeholders = self._ahead[output.request]
@@ -239,7 +257,7 @@ class VllmAdapter(Adapter):
                 case "BlockStored":
                     parent = event.parent_block_hash
                     keys = tuple(external(key) for key in event.block_hashes)
-                    tokens = tuple(event.token_ids)
+                    tokens = tuple(self._told(keys, event.token_ids, event.block_size))
                     yield op.Stored(
                         keys, None if parent is None else external(parent), tokens, event.block_size
                     )
@@ -247,6 +265,14 @@ class VllmAdapter(Adapter):
                     yield from (op.Removed(external(key)) for key in event.block_hashes)
                 case "AllBlocksCleared":
                     yield op.Cleared()
+
+    def _told(self, keys: tuple[bytes, ...], tokens: list[int], size: int) -> Iterator[int]:
+        """An event's tokens, but for the placeholders of embeddings."""
+        if not self._spoken:
+            yield from tokens
+            return
+        for i, key in enumerate(keys):
+            yield from self._spoken.get(key, tokens[i * size : (i + 1) * size])
 
     def _count(self, request: Any) -> None:
         """Take over what the manager has recorded since the last time.

@@ -7,6 +7,7 @@ attributes, never off its version.
 
 import inspect
 import os
+import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -14,11 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import msgspec
+
 from kvproof.fuzz.targets import TargetError, TargetSkipped
 from kvproof.fuzz.targets.fetch import cached, fetch, folder_of, manifest_of
 from kvproof.fuzz.targets.stubs import load
 from kvproof.spec import operations as op
-from kvproof.spec.vocabulary import CacheConfig
+from kvproof.spec.vocabulary import CacheConfig, PolicyChoices
 
 _CORE: Final = "vllm.v1.core.kv_cache_"
 _WANTED: Final = (
@@ -48,6 +51,18 @@ _MODULES: Final = (
 )
 _SEED: Final = "PYTHONHASHSEED"
 
+_Queue = tuple[int, ...]
+_UNKEYED: Final[dict[_Queue, str]] = {(2, 3, 4, 1): "front", (3, 4, 2, 1): "back"}
+_UNCACHED: Final[dict[_Queue, str]] = {
+    (2, 1, 3, 4): "front",
+    (3, 4, 2, 1): "back",
+    (3, 4, 1, 2): "back-in-order",
+}
+"""The choices of a release by its free queue of four after blocks 1 and 2 came back."""
+
+PLACEHOLDER: Final = -1
+"""The token where an embedding stands."""
+
 Keyed = tuple[bytes, int]
 """A key as the events name it, and its group."""
 
@@ -61,6 +76,48 @@ class Lenient:
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
+
+
+def own(text: str) -> str:
+    """The text as an object of its own, as the engine core receives each string: over msgpack.
+
+    vLLM's keys are digests of pickles, and a pickle tells one string that occurs twice from two
+    equal ones. Strings that happen to be one object in this process would give other keys than the
+    same strings read from a case.
+    """
+    copy: str = msgspec.msgpack.decode(msgspec.msgpack.encode(text))
+    return copy
+
+
+class Rows:
+    """Prompt embeddings, as far as vLLM's core looks at the tensor: its length, and the bytes of a slice.
+
+    Two numbers a position; text has zeros, as vLLM's own renderer leaves there.
+    """
+
+    def __init__(self, rows: Sequence[tuple[int, int]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, positions: slice) -> "Rows":
+        return Rows(self._rows[positions])
+
+    def flatten(self, *_: object) -> "Rows":
+        """Itself, as what the core asks of a tensor on the way to its bytes does not change them."""
+        return self
+
+    cpu = contiguous = view = numpy = flatten
+
+    @property
+    def data(self) -> bytes:
+        """The bytes."""
+        return b"".join(struct.pack("<2q", *row) for row in self._rows)
+
+    def tobytes(self) -> bytes:
+        """The bytes, by the name that some releases use."""
+        return self.data
 
 
 def suited(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -106,6 +163,7 @@ class Release:
             vars(envs)["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] = False
         self.has_async = "vllm.v1.core.sched.async_scheduler" in modules
         self.counts_blocks = not self.records_at_admission and self._counts_blocks()
+        self.choices = self._choices()
 
     def _bind(self, modules: dict[str, ModuleType]) -> None:
         utils = modules[f"{_CORE}utils"]
@@ -124,6 +182,8 @@ class Release:
         self._group_of: Any = getattr(utils, "get_group_id", None)
         names = _known(self._request.__init__) or ()
         self.has_salts = "cache_salt" in names
+        # Before, a prompt was either text or embeddings, and no prefix of one is a prefix of the other.
+        self.has_embeddings = "prompt_is_token_ids" in names
         self.has_evict = hasattr(self._manager, "evict_blocks")
         self.has_events = hasattr(self._manager, "take_events")
         self.records_at_admission = hasattr(self._manager, "record_prefix_cache_stats")
@@ -162,9 +222,15 @@ class Release:
         return self._manager(**suited(self._manager, arguments))
 
     def request(self, submit: op.Submit, limit: int, size: int, adapter: object) -> Any:
-        """A request as the engine makes it. The arrival is fixed; nothing here depends on it."""
+        """A request as the engine core makes it from a message, with every string an object of its own.
+
+        An embedding stands in place of a token: what the case has under it goes into its row. The
+        arrival is fixed; nothing here depends on it.
+        """
         extras = submit.extras
-        items = [(item.id, Lenient(offset=item.offset, length=item.length)) for item in extras.items]
+        tokens = op.flatten(submit.tokens)
+        under = {each.position: (each.content, tokens[each.position]) for each in extras.embeddings}
+        items = [(own(item.id), Lenient(offset=item.offset, length=item.length)) for item in extras.items]
         scored = None if submit.options.read_cache else 1
         sampling = Lenient(
             max_tokens=limit,
@@ -172,8 +238,10 @@ class Release:
             skip_reading_prefix_cache=scored is not None,
         )
         arguments = {
-            "request_id": submit.request,
-            "prompt_token_ids": op.flatten(submit.tokens),
+            "request_id": own(submit.request),
+            "prompt_token_ids": [PLACEHOLDER if i in under else token for i, token in enumerate(tokens)],
+            "prompt_embeds": Rows([under.get(i, (0, 0)) for i in range(len(tokens))]) if under else None,
+            "prompt_is_token_ids": [i not in under for i in range(len(tokens))] if under else None,
             "multi_modal_inputs": [Lenient() for _ in items],
             "multi_modal_kwargs": [Lenient() for _ in items],
             "multi_modal_hashes": [name for name, _ in items],
@@ -184,7 +252,7 @@ class Release:
             "eos_token_id": None,
             "arrival_time": 0.0,
             "lora_request": adapter,
-            "cache_salt": extras.salt or None,
+            "cache_salt": own(extras.salt) or None,
             "block_hasher": self._hasher(size, self._hash) if self._hasher is not None else None,
         }
         return self._request(**suited(self._request.__init__, arguments))
@@ -199,6 +267,23 @@ class Release:
         request = self.request(op.Submit("probe", (1, 2, 3)), 4, 2, None)
         self.lookup(manager, request)
         return bool(manager.prefix_cache_stats.queries != 3)
+
+    def _choices(self) -> PolicyChoices | None:
+        """In what its policy differs from the reference's, or none where that can't be said."""
+        unkeyed = _UNKEYED.get(self._released(True))
+        uncached = _UNCACHED.get(self._released(False))
+        if unkeyed is None or uncached is None:
+            return None
+        return PolicyChoices(unkeyed, uncached, "settled" if self.has_async else "known")
+
+    def _released(self, prefix_caching: bool) -> tuple[int, ...]:
+        """The free queue after a release of block 1, full and keyed if caching is on, and block 2."""
+        size, tokens = 2, (1, 2, 3)
+        manager = self.manager(CacheConfig(4, size, max_len=4, prefix_caching=prefix_caching))
+        request = self.request(op.Submit("probe", tokens), 4, size, None)
+        self.allocate(manager, request, len(tokens), self.lookup(manager, request), 0)
+        self.free(manager, request, gone=True)
+        return tuple(block.block_id for block in manager.block_pool.free_block_queue.get_all_free_blocks())
 
     # --- calling --------------------------------------------------------------------------
 

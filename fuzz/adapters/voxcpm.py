@@ -31,7 +31,7 @@ class VoxcpmAdapter(Adapter):
         max_hit="len",
         block_sizes=(2, 3, 4),
         operations=("abort", "preempt"),
-        features=("adapters",),
+        features=("ahead", "adapters"),
     )
 
     def __init__(self, version: str = VERSION) -> None:

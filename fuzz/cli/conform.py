@@ -21,7 +21,7 @@ from kvproof.fuzz.reports.terminal import trimmed
 from kvproof.fuzz.reports.wording import plural
 from kvproof.fuzz.targets import split
 from kvproof.fuzz.targets.judge import Job, Judgement, judge_apart
-from kvproof.spec.oracle import BY_CODE, CLAUSES
+from kvproof.spec.oracle import BY_CODE
 
 _MARKS = {"violated": "✗", "held": "✓", "unchecked": "–", "not exercised": "·"}
 
@@ -129,7 +129,7 @@ def _keep(judged: Sequence[Judgement], folder: Path) -> dict[tuple[str, str], st
 
 def _row(judgement: Judgement, paths: dict[tuple[str, str], str]) -> dict[str, object]:
     row: dict[str, object] = msgspec.to_builtins(judgement)
-    row["clauses"] = {clause.code: judgement.of_clause(clause.code) for clause in CLAUSES}
+    row["clauses"] = {code: judgement.of_clause(code) for code in BY_CODE}
     row["findings"] = [
         {
             "clause": finding.clause,
@@ -149,7 +149,7 @@ def _matrix(to: Console, judged: Sequence[Judgement]) -> None:
 
     Where the clauses don't fit side by side each target lists its own.
     """
-    fell = [c.code for c in CLAUSES if any(j.of_clause(c.code) == "violated" for j in judged)]
+    fell = [code for code in BY_CODE if any(j.of_clause(code) == "violated" for j in judged)]
     names = {code: code.removeprefix("KV-").split("-", 1) for code in fell}
     wide = 45 + max(len(j.target) for j in judged) + sum(2 + len(name[1]) for name in names.values())
     side_by_side = wide <= to.width
@@ -164,7 +164,7 @@ def _matrix(to: Console, judged: Sequence[Judgement]) -> None:
     elif fell:
         table.add_column("✗")
     for judgement in judged:
-        marks = {c.code: judgement.of_clause(c.code) for c in CLAUSES}
+        marks = {code: judgement.of_clause(code) for code in BY_CODE}
         counts = [
             str(sum(mark == word for mark in marks.values()))
             for word in ("held", "unchecked", "not exercised")

@@ -20,7 +20,10 @@ from kvproof.fuzz.reports.wording import plural
 from kvproof.fuzz.targets.known import Known, KnownError, select
 
 SILENT = 3
-"""Runs on a fixed release, each of twice the operations of the slowest find."""
+"""Runs on a fixed release, each of twice the operations of the slowest find, but at least `FLOOR`."""
+
+FLOOR = 20_000
+"""A bug that is found at once would else be listened for in a few hundred operations."""
 
 _WORST = ("errored", "violated", "blind", "undecided", "holds")
 
@@ -36,7 +39,7 @@ _WORST = ("errored", "violated", "blind", "undecided", "holds")
     type=click.FloatRange(min=1),
     default=120,
     show_default=True,
-    help="Seconds at most for each run.",
+    help="Seconds of a core's time at most for each run.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes at a time.")
 @click.option("--record", type=click.Path(path_type=Path), help="A folder for recall.json and recall.md.")
@@ -116,7 +119,8 @@ def measure(to: Console, chosen: Sequence[Known], seeds: int, limit: float, jobs
             lacking.setdefault(each.known.fixed, []).append(each)
     made = []
     for target, rows in lacking.items():
-        budget = round(2 * max(each.operations.most for each in rows if each.operations is not None))
+        slowest = max(each.operations.most for each in rows if each.operations is not None)
+        budget = max(FLOOR, round(2 * slowest))
         ids = tuple(each.known.id for each in rows)
         made += [Job(target, ids, (seed,), budget, 2 * limit) for seed in range(min(SILENT, seeds))]
     silent = _all(to, "fixed releases", made, jobs)

@@ -4,7 +4,7 @@ A run is a soak of the release with every clause judged. A finding is shrunk, an
 goes on. Clauses that fell are ignored from then on, but for one of them in turn, with all
 key fields or without one that was at fault: a fault must not hide what lies behind it, nor
 another one under its own clause. What is looked for decides only which findings are worth
-shrinking and when the run may end.
+shrinking, beside the first of each clause, and when the run may end.
 """
 
 import os
@@ -87,6 +87,9 @@ class Turns:
             known = self._fell.setdefault(clause, [])
             known += [each for each in sorted(fields) if each not in known]
 
+    def __contains__(self, clause: str) -> bool:
+        return clause in self._fell
+
     def at(self, operations: int) -> tuple[frozenset[str], str]:
         """Which clauses to ignore and which key field not to use after so many operations."""
         if operations >= self._end:
@@ -106,14 +109,18 @@ class Turns:
 
 
 def run(job: Job, seed: int) -> Run:
-    """One run, here and now. The seconds include shrinking, not the loading of the release."""
+    """One run, here and now.
+
+    The seconds are this process's own, whoever else uses the machine. They include shrinking, not the
+    loading of the release.
+    """
     level = make_adapter(job.target).capabilities.level
     wanted = select(job.wanted)
     stream, turns, firsts, done, error = Choices(seed), Turns(), dict[str, First](), 0, ""
-    started = time.perf_counter()
+    started = time.process_time()
 
     def spent() -> float:
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     def over() -> bool:
         return bool(job.seconds) and spent() >= job.seconds
@@ -127,8 +134,9 @@ def run(job: Job, seed: int) -> Run:
             error = "the allocator went away"
             break
         missing = [known for known in wanted if known.id not in firsts]
-        minimal = _minimal(found.case, missing)
-        turns.fell(found.case.expected.clause, fields_of(minimal) if minimal else ())
+        clause = found.case.expected.clause
+        minimal = _minimal(found.case, missing, clause not in turns)
+        turns.fell(clause, fields_of(minimal) if minimal else ())
         known = next((each for each in missing if minimal and each.is_in(minimal)), None)
         if known and minimal and not over():
             firsts[known.id] = First(known.id, done, spent(), _bare(minimal, known))
@@ -148,10 +156,10 @@ def _round(
     return soak(operations, seed, compare_policy=False, ignore=ignore, adapter=adapter, stop=stop)
 
 
-def _minimal(case: Case, wanted: Sequence[Known]) -> Case | None:
-    """The minimal case of a finding that may be a bug that is wanted."""
+def _minimal(case: Case, wanted: Sequence[Known], new: bool) -> Case | None:
+    """The minimal case of a finding that may be a bug that is wanted, or whose clause is new."""
     try:
-        return shrink(case) if any(known.may_be_in(case) for known in wanted) else None
+        return shrink(case) if new or any(known.may_be_in(case) for known in wanted) else None
     except CaseError:
         return None
 

@@ -84,7 +84,7 @@ def reading(rows: Sequence[Row], limit: float) -> str:
     """How to read the table."""
     seeds = max((row.seeds for row in rows), default=0)
     return (
-        f"Runs that are told nothing, {seeds} seeds of at most {limit:g} s on one core of a shared machine: "
+        f"Runs that are told nothing, {seeds} seeds of at most {limit:g} s of one core's time: "
         "medians, and least to most. Operations and seconds count from the start of the run to the minimal "
         "case, through all other findings. What is judged is a release's cache manager, at the level named; "
         "no GPU ran. A fixed release is silent in so many runs of at least so many judged operations."

@@ -2,6 +2,11 @@
 
 After a finding its clause is left unchecked and the run goes on, so that one fault does not
 hide the next. What a target's packages print goes to stderr.
+
+A policy that is claimed is compared as long as a difference says something new: until it differs,
+and behind an ignored clause only where that is about what an allocator merely tells. Any other
+fault changes what is hit or held, so that the policy would differ in its wake. Most such faults
+sit in the key fields: the second half of the run compares the policy on prompts of tokens alone.
 """
 
 import os
@@ -9,17 +14,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 
 from kvproof.fuzz import vectors
+from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.engines.soak import Result, soak
 from kvproof.fuzz.shrink import shrink
 from kvproof.fuzz.smoke import examine
 from kvproof.fuzz.targets import TargetError, TargetSkipped, make_adapter
+from kvproof.fuzz.targets.known import FIELDS
 from kvproof.fuzz.vectors import Seen
-from kvproof.spec.oracle import BY_CODE, CLAUSES
+from kvproof.spec.oracle import BY_CODE
+from kvproof.spec.properties import REFINEMENT
+from kvproof.spec.properties.refinement import TOLD
 from kvproof.spec.vocabulary import Capabilities
 
 FOLLOWS = {
@@ -29,27 +39,32 @@ FOLLOWS = {
         "KV-I2-hit",
         "KV-I2-write",
         "KV-I2-read",
+        "KV-I2-bytes",
         "KV-I4-key",
         "KV-P-isolation",
         "KV-P-chain",
         "KV-P-refusal",
         "KV-P-capacity",
     ),
-    "KV-I2-key": ("KV-I2-hit", "KV-I2-write", "KV-I2-read", "KV-I4-key"),
-    "KV-I2-hit": ("KV-I2-write", "KV-I2-read"),
+    "KV-I2-key": ("KV-I2-hit", "KV-I2-write", "KV-I2-read", "KV-I2-bytes", "KV-I4-key"),
+    "KV-I2-hit": ("KV-I2-write", "KV-I2-read", "KV-I2-bytes"),
     "KV-P-canonical": ("KV-P-chain",),
 }
 """Clauses that fall in the wake of another one, and say nothing more once that is ignored."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What to judge: at most so many `operations` and `seconds` (0: any), without the `ignore`d clauses."""
+    """What to judge: at most so many `operations` and `seconds` (0: any), without the `ignore`d clauses.
+
+    `without` are features that are not used: those in which the target is known to be at fault.
+    """
 
     target: str
     operations: int = 20_000
     seconds: float = 0
     seed: int = 0
     ignore: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -100,65 +115,101 @@ def judge(job: Job) -> Judgement:
     adapter.close()
     if wrong:
         return Judgement(job.target, "errored", f"the adapter is wrong: {wrong}", capabilities=capabilities)
-    done, findings, error = 0, list[Finding](), ""
-    exercised: Counter[str] = Counter()
-    ignore = {code for given in job.ignore for code in (given, *FOLLOWS.get(given, ()))}
-    while not error and done < job.operations and not _late(job, started):
-        result = _fuzz(job, done, ignore, started, findings)
-        done += result.operations
-        exercised.update(result.exercised)
-        if result.case is None:
-            break
-        error = _keep(result, done, started, findings, ignore)
-    word = "violated" if findings else "errored" if error else "holds" if done else "undecided"
-    hidden = ignore - {finding.clause for finding in findings}
-    unchecked = tuple(c.code for c in CLAUSES if c.level > capabilities.level or c.code in hidden)
-    seconds = time.perf_counter() - started
+    run = _Run(job, capabilities, started)
+    run.run()
+    word = "violated" if run.findings else "errored" if run.error else "holds" if run.done else "undecided"
     return Judgement(
         job.target,
         word,
-        error,
-        done,
-        seconds,
-        tuple(findings),
-        dict(exercised),
-        unchecked,
+        run.error,
+        run.done,
+        time.perf_counter() - started,
+        tuple(run.findings),
+        dict(run.exercised),
+        run.unchecked(),
         capabilities,
         seen,
     )
 
 
-def _late(job: Job, started: float) -> bool:
-    return bool(job.seconds) and time.perf_counter() - started >= job.seconds
+class _Run:
+    """Rounds of fuzzing: each ends with a finding, or where the next one must be of another kind."""
 
+    def __init__(self, job: Job, capabilities: Capabilities, started: float) -> None:
+        self.done = 0
+        self.error = ""
+        self.findings: list[Finding] = []
+        self.exercised: Counter[str] = Counter()
+        self._job = job
+        self._has = capabilities
+        self._started = started
+        self._ignore = {code for given in job.ignore for code in (given, *FOLLOWS.get(given, ()))}
+        self._rounds = 0
 
-def _fuzz(job: Job, done: int, ignore: set[str], started: float, findings: list[Finding]) -> Result:
-    return soak(
-        job.operations - done,
-        job.seed + len(findings),
-        compare_policy=False,
-        ignore=frozenset(ignore),
-        adapter=lambda: make_adapter(job.target),
-        stop=lambda: _late(job, started),
-    )
+    def run(self) -> None:
+        """Fuzz until a limit is met, or the allocator can't be judged any further."""
+        while not self.error and self.done < self._job.operations and not self._late():
+            result = self._round()
+            self.done += result.operations
+            self.exercised.update(result.exercised)
+            if result.case is not None:
+                self._keep(result.case)
 
+    def unchecked(self) -> tuple[str, ...]:
+        """The clauses that were not judged at all."""
+        hidden = self._ignore - {finding.clause for finding in self.findings}
+        policy = () if self._has.policy else REFINEMENT
+        unseen = {c.code for c in BY_CODE.values() if c.level > self._has.level} - self.exercised.keys()
+        return tuple(code for code in BY_CODE if code in {*hidden, *policy, *unseen})
 
-def _keep(result: Result, done: int, started: float, findings: list[Finding], ignore: set[str]) -> str:
-    """Shrink and note a finding; how the allocator went away, if it did."""
-    case = result.case
-    assert case is not None
-    if case.expected.result == "errored":
-        return case.title
-    seconds = time.perf_counter() - started
-    clause = case.expected.clause
-    try:
-        case = shrink(case)
-    except CaseError as error:
-        case = msgspec.structs.replace(case, title=f"{case.title}; {error}")
-    findings.append(Finding(clause, BY_CODE[clause].sentence, done, seconds, case))
-    ignore |= {clause, *FOLLOWS.get(clause, ())}
-    # What follows a crash is meaningless: the allocator is somewhere between two states.
-    return "it raised an error, and was not judged any further" if clause == "KV-P-crash" else ""
+    def _late(self, share: float = 1.0) -> bool:
+        spent = time.perf_counter() - self._started
+        return bool(self._job.seconds) and spent >= share * self._job.seconds
+
+    def _round(self) -> Result:
+        """Fuzz with all that the allocator has; or, to compare its policy, with prompts of tokens alone."""
+        claimed = self._has.policy and not self._ignore & REFINEMENT.keys()
+        clear = self._ignore <= TOLD | REFINEMENT.keys()
+        half = self._job.operations // 2
+        plain = claimed and not clear and (self.done >= half or self._late(0.5))
+        split = claimed and not clear and not plain
+        compared = claimed and (clear or plain)
+        result = soak(
+            (half if split else self._job.operations) - self.done,
+            self._job.seed + self._rounds,
+            compare_policy=compared,
+            ignore=frozenset(self._ignore),
+            adapter=lambda: self._made(FIELDS if plain else ()),
+            stop=lambda: self._late(0.5 if split else 1.0),
+        )
+        self._rounds += 1
+        if compared:
+            self.exercised.update(dict.fromkeys(REFINEMENT, result.operations))
+        return result
+
+    def _made(self, without: Collection[str]) -> Adapter:
+        adapter = make_adapter(self._job.target)
+        names = adapter.capabilities.features
+        kept = tuple(name for name in names if name not in without and name not in self._job.without)
+        adapter.capabilities = msgspec.structs.replace(adapter.capabilities, features=kept)
+        return adapter
+
+    def _keep(self, case: Case) -> None:
+        """Shrink and note a finding; or how the allocator went away."""
+        if case.expected.result == "errored":
+            self.error = case.title
+            return
+        seconds = time.perf_counter() - self._started
+        clause = case.expected.clause
+        try:
+            case = shrink(case)
+        except CaseError as error:
+            case = msgspec.structs.replace(case, title=f"{case.title}; {error}")
+        self.findings.append(Finding(clause, BY_CODE[clause].sentence, self.done, seconds, case))
+        self._ignore |= {clause, *FOLLOWS.get(clause, ())}
+        if clause == "KV-P-crash":
+            # What follows a crash is meaningless: the allocator is somewhere between two states.
+            self.error = "it raised an error, and was not judged any further"
 
 
 def judge_apart(job: Job) -> Judgement:

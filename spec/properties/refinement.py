@@ -1,4 +1,4 @@
-"""The reference policy, to the letter."""
+"""The claimed policy, to the letter: the reference's, with the choices that are declared."""
 
 from typing import Final
 
@@ -6,16 +6,20 @@ from kvproof.spec import operations as op
 from kvproof.spec.clauses import Clause, Evidence
 from kvproof.spec.policy import Policy
 
+TOLD: Final = frozenset({"KV-P-events", "KV-P-chain", "KV-P-accounting", "KV-P-usage"})
+"""Clauses about what an allocator only tells of itself. Nothing that the policy decides depends on it,
+so the comparison means what it says also behind one of these."""
+
 
 def _never(moment: object) -> None:
     """Refinement is compared by `against_policy`, which also needs the policy."""
 
 
 _SENTENCES: Final = {
-    "KV-P-answer": "The answer is the reference policy's: its hit, its blocks, its refusal.",
-    "KV-P-refs": "The ref counts are the reference policy's.",
-    "KV-P-order": "The free queue has the reference policy's order.",
-    "KV-P-index": "The index holds the reference policy's blocks under each key, the oldest first.",
+    "KV-P-answer": "The answer is the claimed policy's: its hit, its blocks, its refusal.",
+    "KV-P-refs": "The ref counts are the claimed policy's.",
+    "KV-P-order": "The free queue has the claimed policy's order.",
+    "KV-P-index": "The index holds the claimed policy's blocks under each key, the oldest first.",
 }
 CLAUSES: Final = {
     code: Clause(code, 1 if code == "KV-P-answer" else 2, sentence, _never, ())

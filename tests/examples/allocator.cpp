@@ -45,7 +45,7 @@ struct Request {
 };
 
 const char *HELLO = R"(true,"version":1,"name":"example in C++","capabilities":{"depth":3,"publish":"retire",)"
-      R"("operations":["dispatch","abort","preempt"],"features":["chunks","lookahead","discards","salts"]})";
+      R"("operations":["dispatch","abort","preempt"],"features":["chunks","lookahead","ahead","discards","salts"]})";
 
 struct Allocator {
   bool fault, caching;

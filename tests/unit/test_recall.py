@@ -113,7 +113,7 @@ def test_what_falls_in_the_wake_of_another_has_no_turn_and_a_crash_is_never_igno
     assert "KV-I2-hit" in turns.at(0)[0] and "KV-P-crash" not in turns.at(0)[0]
     assert [turns.at(ROUND * i)[0] for i in (1, 2)] == [
         # Its own wake is judged, too, where it is judged itself: it falls first.
-        frozenset({"KV-I2-hit", "KV-I2-write", "KV-I2-read"}),
+        frozenset({"KV-I2-hit", "KV-I2-write", "KV-I2-read", "KV-I2-bytes"}),
         turns.at(0)[0],
     ]
 
@@ -204,7 +204,7 @@ def test_the_command_measures_then_listens_to_the_fixed_release(monkeypatch, tmp
     assert [(job.target, job.seeds, job.operations) for job in jobs] == [
         ("reference", (0, 2), 0),
         ("reference", (1, 3), 0),
-        *[("vllm==3.0", (seed,), 206) for seed in range(3)],
+        *[("vllm==3.0", (seed,), cli.FLOOR) for seed in range(3)],
     ]
     assert (tmp_path / "recall.md").exists() and (tmp_path / "cases" / "salted.json").exists()
 

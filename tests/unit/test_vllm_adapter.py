@@ -224,10 +224,123 @@ def test_known_bugs_fall_where_they_were_shipped(version, expected):
     assert tuple(code.rpartition("-")[2] for code in found.values()) == expected
 
 
-def test_capabilities_are_the_release_s_own():
-    script = "print(json.dumps([adapter.capabilities.depth, *adapter.capabilities.operations]))"
-    assert run("0.9.2", script) == [1, "abort", "preempt", "reset"]
-    assert run("0.32.0", script) == [3, "abort", "preempt", "reset", "evict", "lookup"]
+CAPABILITIES = """
+    from msgspec import to_builtins
+    has = adapter.capabilities
+    optional = ("ahead", "salts", "embeddings", "events")
+    print(json.dumps([has.depth, has.operations, [name for name in optional if has.has(name)],
+                      list(to_builtins(has.choices).values())]))
+"""
+
+
+OPTIONAL = ["ahead", "salts", "embeddings", "events"]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.8.5", [1, [], [], ["back", "back-in-order", "known"]]),
+        ("0.9.2", [1, [], ["salts", "events"], ["back", "back", "known"]]),
+        ("0.22.1", [3, ["evict"], OPTIONAL, ["back", "back", "settled"]]),
+        ("0.32.0", [3, ["evict", "lookup"], OPTIONAL, ["front", "front", "settled"]]),
+    ],
+)
+def test_capabilities_are_the_release_s_own(version, expected):
+    depth, operations, *rest = expected
+    assert run(version, CAPABILITIES) == [depth, ["abort", "preempt", "reset", *operations], *rest]
+
+
+POLICY = """
+    from msgspec.structs import replace
+    from kvproof.fuzz.engines.soak import soak
+    told = frozenset(("KV-P-events", "KV-P-accounting", "KV-P-usage"))
+    def clause(**choices):
+        def plain():
+            made = make_adapter(target)
+            has = made.capabilities
+            # Other key fields are at fault in most releases; behind an eviction 0.13.0 raises.
+            kept = [name for name in has.features if name not in ("adapters", "salts", "items", "embeddings")]
+            rest = [name for name in has.operations if name != "evict"]
+            made.capabilities = replace(has, choices=replace(has.choices, **choices), features=tuple(kept),
+                                        operations=tuple(rest))
+            return made
+        case = soak(800, 1, ignore=told, adapter=plain).case
+        return case and case.expected.clause
+    has = adapter.capabilities
+    other = {"front": "back", "back": "front"}[has.choices.unkeyed]
+    print(json.dumps([has.policy, clause(), clause(unkeyed=other), clause(uncached="back-in-order"
+                      if has.choices.uncached != "back-in-order" else "back")]))
+"""
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_a_release_follows_its_policy_to_the_letter(version):
+    """And a wrong choice is found: the comparison is on."""
+    claimed, clause, unkeyed, uncached = run(version, POLICY)
+    assert claimed and clause is None
+    assert {unkeyed, uncached} <= {"KV-P-order", "KV-P-answer"}
+
+
+IDENTITY = """
+    from kvproof.fuzz.adapters import vllm_release
+    def key(own):
+        vllm_release.own = own
+        adapter.configure(CacheConfig(blocks=4, block_size=2, max_len=8), 0)
+        adapter.submit(op.Submit("a", (1, 2), op.Extras(items=(op.Item("pic", 0, 1), op.Item("pic", 1, 1)))))
+        adapter.admit("a", 2, 0)
+        return adapter.observe(None).index[0].key
+    own = vllm_release.own
+    apart, shared, again = key(own), key(lambda text: text), key(lambda text: "".join(list(text)))
+    print(json.dumps([own("pic") is not own("pic"), apart == again, apart == shared]))
+"""
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_keys_depend_on_which_strings_are_one_object(version):
+    """A digest of a pickle tells them apart, so the adapter gives each string an object of its own."""
+    fresh, same, shared = run(version, IDENTITY)
+    assert fresh and same
+    assert not shared, "the release's keys depend on content only: then nothing needs to be copied"
+
+
+EMBEDDINGS = """
+    def judge(*operations, ignore=()):
+        config = CacheConfig(blocks=4, block_size=2, max_len=8)
+        session = Session(make_adapter(target), config, compare_policy=False, ignore=frozenset(ignore))
+        violation = session.run(operations).violation
+        return violation.code if violation else "holds"
+    def twins(one, other, tokens=(1, 2, 3)):
+        submits = op.Submit("a", tokens, one), op.Submit("b", tokens, other)
+        return submits[0], op.Admit("a", 3), submits[1], op.Admit("b", 3)
+    def at(*places):
+        return op.Extras(embeddings=tuple(op.Embedding(place, content) for place, content in places))
+    print(json.dumps({
+        "same": judge(*twins(at((0, 1)), at((0, 1)))), "content": judge(*twins(at((0, 1)), at((0, 2)))),
+        "place": judge(*twins(at((0, 1)), at((1, 1)))),
+        "beside": judge(*twins(at(), at((2, 1)))),
+        "zeros": judge(*twins(at((0, 0), (2, 1)), at((2, 1)), (0, 2, 3)), ignore=["KV-P-canonical"]),
+    }))
+"""
+
+
+@pytest.mark.parametrize(("version", "zeros"), [("0.22.1", "holds"), ("0.32.0", "KV-I2-standing")])
+def test_embeddings_are_in_the_key_but_for_what_they_are_known_to_lack(version, zeros):
+    """The mask of text and embeddings is not in the key, and text beside embeddings is keyed apart."""
+    found = run(version, EMBEDDINGS)
+    right = {"same": "holds", "content": "holds", "place": "holds"}
+    assert found == {**right, "beside": "KV-P-canonical", "zeros": zeros}
+
+
+def test_a_grant_is_not_taken_back_as_its_keys_would_stay():
+    script = """
+        from msgspec.structs import replace
+        has = adapter.capabilities
+        adapter.capabilities = replace(has, features=(*has.features, "discards"))
+        session = Session(adapter, CacheConfig(blocks=2, block_size=1), compare_policy=False)
+        verdict = session.run([op.Submit("a", (1,)), op.Admit("a", 1), op.Preempt("a")])
+        print(json.dumps([has.has("discards"), verdict.violation.code]))
+    """
+    assert run("0.32.0", script) == [False, "KV-I6-withdraw"]
 
 
 def test_a_run_is_the_same_twice():

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 WAY = sys.argv[1]
-FEATURES = ["lookahead", "discards"]
+FEATURES = ["lookahead", "ahead", "discards"]
 
 
 class Plain:

@@ -131,7 +131,7 @@ impl Allocator {
 }
 
 const HELLO: &str = r#"true,"version":1,"name":"example in Rust","capabilities":{"depth":3,"publish":"retire","#;
-const ABLE: &str = r#""stream_ordered":true,"operations":["abort","preempt"],"features":["chunks","discards","#;
+const ABLE: &str = r#""stream_ordered":true,"operations":["abort","preempt"],"features":["chunks","ahead","discards","#;
 
 fn main() {
     let mut allocator = Allocator { fault: std::env::args().any(|word| word == "--fault"), ..Default::default() };
