@@ -39,6 +39,8 @@ def split(target: str) -> tuple[str, str]:
     match = re.fullmatch(r"([a-z][a-z0-9-]*)(?:==|:|$)(.*)", target, re.DOTALL)
     if match is None or match[1] not in FAMILIES:
         raise TargetError(f"there is no target {target!r}; families are {', '.join(FAMILIES)}.")
+    if match[1] == "cmd" and not match[2].strip():
+        raise TargetError("a command is needed: cmd:./my-allocator --flag.")
     return match[1], match[2]
 
 
