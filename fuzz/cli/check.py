@@ -19,13 +19,15 @@ from kvproof.fuzz.cli.failures import FOLDER, Found, handle
 from kvproof.fuzz.cli.files import check_file, write_whole
 from kvproof.fuzz.cli.phases import PHASES, Phase, worst
 from kvproof.fuzz.cli.profiles import NAMES, Profile, profile
+from kvproof.fuzz.engines.power import NEEDED
+from kvproof.fuzz.engines.power_record import Detected, detects
 from kvproof.fuzz.reports.junit import junit
 from kvproof.fuzz.reports.wording import plural
 from kvproof.fuzz.targets import make_adapter
 from kvproof.spec.oracle import BY_CODE
 from kvproof.spec.situations import SITUATIONS
 
-AHEAD: Final = ("workload", "proofs", "faults")
+AHEAD: Final = ("workload", "proofs", "explore", "faults")
 """Phases that a second process runs meanwhile; fuzz is the longest of the others."""
 
 
@@ -55,7 +57,7 @@ def versions() -> str:
 @click.option("--junit", "xml", type=click.Path(path_type=Path), help="Write JUnit XML to this file as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 def command(name: str, seed: int, xml: Path | None, as_json: bool) -> int:
-    """Run every phase: smoke, timeline, cases, proofs, fuzz, workload; in ci and nightly, faults and targets.
+    """Run every phase: smoke, timeline, cases, proofs, explore, fuzz, workload; then faults and targets.
 
     A violation is shrunk and written to kvproof-failures.
 
@@ -70,7 +72,8 @@ def command(name: str, seed: int, xml: Path | None, as_json: bool) -> int:
     to = console(as_json)
     to.print(Text(versions(), "dim"), soft_wrap=True)
     start = time.perf_counter()
-    ran, stopped = _run(to, profile(name), seed)
+    how = profile(name)
+    ran, stopped = _run(to, how, seed)
     word = worst(each.phase.verdict for each in ran)
     found = [handle(to, case, FOLDER, True) for each in ran for case in each.phase.failing]
     for each in ran:
@@ -82,15 +85,16 @@ def command(name: str, seed: int, xml: Path | None, as_json: bool) -> int:
     clauses, situations = _clauses(ran), _situations(ran)
     if word == "holds" and (clauses["not_exercised"] or situations["missed"]):
         word = "undecided"
-    _close(to, word, clauses, situations, time.perf_counter() - start, stopped)
+    detected = [] if stopped else detects({"soak": how.soak, "hypothesis": how.hypothesis})
+    _close(to, word, clauses, situations, detected, time.perf_counter() - start, stopped)
     if as_json:
-        print_json(_document(name, seed, ran, word, clauses, situations, found))
+        print_json(_document(name, seed, ran, word, clauses, situations, detected, found))
     return CODES[word]
 
 
 def _run(to: Console, how: Profile, seed: int) -> tuple[list[Ran], bool]:
     """Run the phases in order. A blind harness says nothing about anything, so it ends the run."""
-    switched = {"faults": how.faults, "targets": bool(how.targets)}
+    switched = {"explore": bool(how.presets), "faults": how.faults, "targets": bool(how.targets)}
     names = [name for name in PHASES if switched.get(name, True)]
     ran: list[Ran] = []
     ahead = Ahead([name for name in AHEAD if name in names], how, seed)
@@ -156,6 +160,7 @@ def _close(
     word: str,
     clauses: dict[str, list[str]],
     situations: dict[str, list[str]],
+    detected: list[Detected],
     spent: float,
     stopped: bool,
 ) -> None:
@@ -169,10 +174,23 @@ def _close(
     for name in ("unchecked", "not_exercised"):
         if clauses[name]:
             to.print(Text(f"  {name.replace('_', ' ')}: {', '.join(clauses[name])}", "dim"))
+    if detected:
+        to.print(Text(f"  {_power(detected)}", "dim"))
     met, missed = situations["met"], situations["missed"]
     to.print(Text(f"  {len(met)} of {len(met) + len(missed)} situations met", "dim"))
     if missed:
         to.print(Text(f"  never met: {', '.join(missed)}", "dim"))
+
+
+def _power(detected: list[Detected]) -> str:
+    """What the budget of this run can be expected to find."""
+    strong = [each for each in detected if each.probability >= NEEDED]
+    text = f"a run of this size finds {len(strong)} of {plural(len(detected), 'seeded fault')}"
+    text += f" in at least {NEEDED:.0%} of cases"
+    weakest = detected[0]
+    if weakest.probability < 1:
+        text += f"; the least likely is {weakest.fault}, {weakest.probability:.0%}"
+    return text
 
 
 def _document(
@@ -182,6 +200,7 @@ def _document(
     word: str,
     clauses: dict[str, list[str]],
     situations: dict[str, list[str]],
+    detected: list[Detected],
     found: list[Found],
 ) -> dict[str, Any]:
     phases = [
@@ -203,5 +222,6 @@ def _document(
         "phases": phases,
         "clauses": clauses,
         "situations": situations,
+        "power": detected,
         "violations": found,
     }

@@ -12,6 +12,7 @@ from kvproof.fuzz.cases import Case
 from kvproof.fuzz.cli import bundled, smoke
 from kvproof.fuzz.cli.errors import HarnessFault
 from kvproof.fuzz.cli.profiles import Profile
+from kvproof.fuzz.engines.traces import Trace
 from kvproof.fuzz.reports.junit import Checked
 from kvproof.fuzz.reports.terminal import one_line
 from kvproof.fuzz.reports.wording import plural
@@ -149,6 +150,62 @@ def run_proofs(profile: Profile, seed: int, progress: Progress) -> Phase:
     return Phase(f"{proved} of {len(tests)} proved", tests)
 
 
+# --- exploration --------------------------------------------------------------------------
+
+EXPLORED: Final = ("shared-hit-not-counted", "tiny")
+"""The fault that must be found by exploring, and the preset in which it must be."""
+
+
+def run_explore(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """Every sequence of each preset, as many states as are on record; a planted fault is found."""
+    from kvproof.fuzz.engines.explore import explore
+    from kvproof.fuzz.engines.explore_moves import preset
+    from kvproof.fuzz.engines.explore_record import difference, recorded
+
+    judged: Counter[str] = Counter()
+    met: dict[str, None] = {}
+    tests: list[Checked] = [_explored_canary()]
+    failing: list[Case] = []
+    total = 0
+    kept = recorded()
+    for name in profile.presets:
+        start = time.perf_counter()
+        found = explore(
+            preset(name),
+            progress=lambda states, _, name=name: progress(f"{name}, {states:,}"),  # type: ignore[misc]
+        )
+        total += sum(found.states)
+        judged.update(found.exercised)
+        met |= dict.fromkeys(found.situations)
+        clause, message, word = "", "", found.verdict
+        if found.case is not None:
+            clause, failing = found.case.expected.clause, [*failing, found.case]
+            message = f"{clause}: {BY_CODE[clause].sentence}"
+        elif found.missed:
+            message = f"The preset is too easy: it never came upon {', '.join(found.missed)}."
+        elif message := difference(name, found, kept):
+            word = "violated"
+        tests.append(Checked("explore", name, word, time.perf_counter() - start, clause, message))
+    policy = REFINEMENT if judged and smoke.claims_policy() else ()
+    codes = (*(code for code, count in judged.items() if count), *policy)
+    return Phase(plural(total, "state"), tuple(tests), codes, situations=tuple(met), failing=tuple(failing))
+
+
+def _explored_canary() -> Checked:
+    from kvproof.fuzz.engines.explore import explore
+    from kvproof.fuzz.engines.explore_moves import preset
+    from kvproof.fuzz.faults import by_id, planted
+
+    start = time.perf_counter()
+    fault, name = by_id(EXPLORED[0]), EXPLORED[1]
+    with planted([fault]):
+        found = explore(preset(name), compare_policy=False)
+    seen = found.case is not None and found.case.expected.clause == fault.clause
+    blind = "" if seen else f"Exploration is blind: it misses the planted fault {fault.id}."
+    word = "holds" if seen else "blind"
+    return Checked("explore", "canary", word, time.perf_counter() - start, fault.clause, blind)
+
+
 # --- fuzz ---------------------------------------------------------------------------------
 
 
@@ -191,37 +248,41 @@ def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
 
 
 def run_workload(profile: Profile, seed: int, progress: Progress) -> Phase:
-    """The bundled trace: hits and evictions equal definition D4 at each capacity."""
-    from kvproof.fuzz.engines import workload
+    """Real traces: hits and evictions equal definition D4 at each capacity."""
+    from kvproof.fuzz.engines import traces
 
-    trace = workload.read_trace(workload.bundled())
-    expected = workload.expected(trace)
     tests: list[Checked] = []
     requests = 0
-    for blocks in profile.capacities or tuple(sorted(expected)):
-        if blocks not in expected:
-            raise HarnessFault(f"expected.json has no numbers for {blocks} blocks")
-        start = time.perf_counter()
-        result = workload.run(
-            trace,
-            blocks,
-            progress=lambda done, blocks=blocks: progress(f"{blocks:,}, {done:,}"),  # type: ignore[misc]
-        )
-        requests += result.requests
-        clause, message = "", ""
-        if result.violation is not None:
-            clause, message = result.violation.code, one_line(result.violation)
-        elif (result.hit_blocks, result.evictions) != expected[blocks]:
-            hits, evictions = expected[blocks]
-            message = (
-                f"{result.hit_blocks} hit blocks and {result.evictions} evictions, "
-                f"where definition D4 says {hits} and {evictions}"
-            )
-        word = "violated" if message else "holds" if result.requests else "undecided"
-        tests.append(
-            Checked("workload", f"{blocks} blocks", word, time.perf_counter() - start, clause, message)
-        )
+    for name, capacities in profile.traces.items():
+        trace = traces.read_trace(traces.bundled(name))
+        known = traces.expected(trace)
+        for blocks in capacities or tuple(sorted(known)):
+            if blocks not in known:
+                raise HarnessFault(f"expected.json has no numbers for {name} with {blocks} blocks")
+            progress(f"{blocks:,} blocks")
+            test, served = _served(trace, blocks, known[blocks])
+            tests.append(test)
+            requests += served
     return Phase(plural(requests, "request"), tuple(tests))
+
+
+def _served(trace: Trace, blocks: int, wanted: tuple[int, int]) -> tuple[Checked, int]:
+    """A trace at one capacity, and how many requests were served."""
+    from kvproof.fuzz.engines import workload
+
+    start = time.perf_counter()
+    result = workload.run(trace, blocks)
+    clause, message = "", ""
+    if result.violation is not None:
+        clause, message = result.violation.code, one_line(result.violation)
+    elif (result.hit_blocks, result.evictions) != wanted:
+        message = (
+            f"{result.hit_blocks} hit blocks and {result.evictions} evictions, "
+            f"where definition D4 says {wanted[0]} and {wanted[1]}"
+        )
+    word = "violated" if message else "holds" if result.requests else "undecided"
+    name = f"{trace.name}, {blocks} blocks"
+    return Checked("workload", name, word, time.perf_counter() - start, clause, message), result.requests
 
 
 def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
@@ -275,8 +336,9 @@ PHASES: Final[dict[str, tuple[str, Callable[[Profile, int, Progress], Phase]]]] 
     "timeline": ("the golden timeline", run_timeline),
     "cases": ("cases and seeds that ship", run_cases),
     "proofs": ("theorems and their controls", run_proofs),
+    "explore": ("all sequences in small scopes", run_explore),
     "fuzz": ("soak with policy, Hypothesis", run_fuzz),
-    "workload": ("a real trace, against D4", run_workload),
+    "workload": ("real traces, against D4", run_workload),
     "faults": ("seeded faults", run_faults),
     "targets": ("others' allocators", run_targets),
 }

@@ -15,14 +15,15 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Operations for each engine, pool sizes for the workload, and what else is switched on."""
+    """Operations for each engine, traces with their pool sizes, presets to explore, and what else is on."""
 
     seconds: int
     soak: int
     hypothesis: int
-    capacities: tuple[int, ...]
+    traces: dict[str, tuple[int, ...]]
     crosshair: bool
     faults: bool
+    presets: tuple[str, ...] = ()
     target_operations: int = 0
     targets: tuple[Expected, ...] = ()
 

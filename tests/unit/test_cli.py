@@ -130,6 +130,10 @@ BAD_FILES = {
         "explain KV-I2-kee",
         "explain nothing",
         "prove --nonsense",
+        "conform --target cmd:",
+        "conform --target nobody",
+        "explore --preset vast",
+        "bench --only nothing-like-it",
     ],
 )
 def test_bad_input_is_one_sentence(folder, args):
@@ -351,30 +355,56 @@ def small(monkeypatch):
     from kvproof.fuzz.engines import soak, stateful
 
     def little(name: str) -> Profile:
-        return Profile(9, 300, 100, (1000,), crosshair=False, faults=False)
+        return Profile(9, 6_000, 500, TRACES, crosshair=False, faults=False)
 
     monkeypatch.setattr(check, "profile", little)
     monkeypatch.setattr(stateful, "stateful", soak.soak)
 
 
+TRACES = {"mooncake_conversation_2k": (1000,)}
+
+
+def test_a_run_too_small_to_meet_every_situation_is_undecided(small, monkeypatch):
+    monkeypatch.setattr(check, "profile", lambda name: Profile(9, 40, 10, TRACES, False, False))
+    found = document("check", code=UNDECIDED)
+    assert found["verdict"] == "undecided"
+    assert "eviction-of-shared-block" in found["situations"]["missed"]
+    assert [each for each in found["phases"] if each["verdict"] != "holds"] == []
+
+
+def test_check_says_what_a_run_of_its_size_detects(small):
+    found = document("check")
+    assert found["situations"]["missed"] == [] and len(found["situations"]["met"]) > 25
+    powers = [each["probability"] for each in found["power"]]
+    assert powers == sorted(powers) and len(powers) >= 40
+
+
 def test_the_profiles_ship():
     found = [profile(name) for name in NAMES]
     assert [each.soak for each in found] == sorted(each.soak for each in found)
-    assert found[0].capacities == (1000, 20_000) and not found[1].capacities
+    assert found[0].traces == {"mooncake_conversation_2k": (1000, 20_000)}
+    assert [set(found[0].presets) < set(found[1].presets), found[1].presets[0]] == [True, "tiny"]
+    assert "claude_code_sessions" in found[2].traces and "mooncake_synthetic" in found[1].traces
     assert found[1].soak >= 100_000 and found[1].faults and found[1].crosshair
 
 
 def test_check_runs_every_phase(folder, small):
     found = document("check", "--junit", "report.xml")
     assert [each["name"] for each in found["phases"]] == [
-        name for name in phases.PHASES if name not in ("faults", "targets")
+        name for name in phases.PHASES if name not in ("explore", "faults", "targets")
     ]
     assert found["verdict"] == "holds" and found["exit_code"] == HOLDS
     codes = [code for names in found["clauses"].values() for code in names]
     assert sorted(codes) == sorted(BY_CODE) and len(found["clauses"]["judged"]) > 40
     suites = JUnitXml.fromfile(str(folder / "report.xml"))
     names = {case.name for suite in suites for case in suite}
-    assert {"canary", "timeline", "soak", "1000 blocks", "seeds/stale-hash"} <= names
+    assert {
+        "canary",
+        "timeline",
+        "soak",
+        "mooncake_conversation_2k, 1000 blocks",
+        "seeds/stale-hash",
+    } <= names
     assert suites.failures == suites.errors == 0
 
 
@@ -389,7 +419,7 @@ def test_a_broken_allocator_is_found_by_the_fuzz_phase(small):
     from kvproof.fuzz.faults import by_id, planted
 
     with planted([by_id("full-hit")]):
-        found = phases.run_fuzz(Profile(9, 2000, 1, (), False, False), 0, lambda text: None)
+        found = phases.run_fuzz(Profile(9, 2000, 1, {}, False, False), 0, lambda text: None)
     assert found.verdict == "violated"
 
 
