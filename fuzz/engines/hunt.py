@@ -1,7 +1,8 @@
 """Hunting a seeded fault: find it by fuzzing, several times, and keep the smallest case."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -11,10 +12,13 @@ from kvproof.fuzz.engines.stateful import stateful
 from kvproof.fuzz.faults import Fault, planted, seeded
 from kvproof.fuzz.shrink import shrink, size
 
-ENGINES: dict[str, Callable[..., Result]] = {"soak": soak, "hypothesis": stateful}
+ENGINES: Final[dict[str, Callable[..., Result]]] = {"soak": soak, "hypothesis": stateful}
 
-ATTEMPTS = 4
-"""Runs to a find, since another clause may fall first."""
+STRIDE: Final = 10_000
+"""Between the seeds of two hunts, so that their runs never meet."""
+
+FURTHER: Final = 4_000
+"""Operations after the first find that may still go into a smaller one."""
 
 
 class Hunted(msgspec.Struct, frozen=True):
@@ -28,37 +32,72 @@ class Hunted(msgspec.Struct, frozen=True):
     case: Case | None
 
 
+class Find(msgspec.Struct, frozen=True):
+    """A find: after so many operations and seconds of the hunt. A hunt that ends without one has no case."""
+
+    operations: int
+    seconds: float
+    case: Case | None = None
+
+    @property
+    def clause(self) -> str:
+        """The clause that fell."""
+        return self.case.expected.clause if self.case is not None else ""
+
+
+def runs(fault: Fault, engine: str, operations: int, seed: int) -> Iterator[Find]:
+    """Run after run with a planted fault, each to the first clause that falls.
+
+    All together judge at most `operations` operations (the last run ends as it may). The
+    comparison with the policy is off, so that the clause alone must see the fault, but for the
+    clauses of that comparison. Shrinking between two runs is not counted.
+    """
+    spent, seconds = 0, 0.0
+    number = seed * STRIDE
+    while spent < operations:
+        started = time.perf_counter()
+        with planted([fault]):
+            result = ENGINES[engine](
+                operations - spent, number, faults=(fault,), compare_policy=fault.against_policy
+            )
+        spent += result.operations
+        seconds += time.perf_counter() - started
+        number += 1
+        yield Find(spent, seconds, result.case)
+
+
 def hunt(
     fault: Fault, *, engine: str = "soak", finds: int = 4, operations: int = 40_000, seed: int = 0
 ) -> Hunted:
-    """Find a planted fault under its own clause, `finds` times with different seeds at the most.
+    """Find a planted fault under its own clause, `finds` times at the most, within so many operations.
 
-    The comparison with the policy is off: the clause alone must see it. A find under
-    another clause counts only if the own one never falls.
+    A find under another clause counts only if the own one never falls.
     """
-    spent, first, started = 0, 0, time.perf_counter()
-    seconds, found, best, other = 0.0, 0, None, None
-    shipped = fault in seeded()
-    for i in range(finds * ATTEMPTS):
-        with planted([fault]):
-            result = ENGINES[engine](operations, seed + i, faults=(fault,), compare_policy=False)
-        spent += result.operations
-        case = result.case
-        if case is None:
+    first: Find | None = None
+    other: Find | None = None
+    last: Find | None = None
+    best, found = None, 0
+    for last in runs(fault, engine, operations, seed):
+        if last.case is not None and last.clause == fault.clause:
+            first = first or last
+            smaller = shrink(last.case)
+            if best is None or size(smaller) < size(best):
+                best = smaller
+            found += 1
+        elif last.case is not None:
+            other = other or last
+        if first is not None and (found == finds or last.operations > first.operations + FURTHER):
             break
-        if case.expected.clause != fault.clause:
-            other = other or case
-            continue
-        if best is None:
-            first, seconds = spent, time.perf_counter() - started
-        smaller = shrink(case)
-        if best is None or size(smaller) < size(best):
-            best = smaller
-        found += 1
-        if found == finds:
-            break
-    if best is not None:
-        named = msgspec.structs.replace(best, title=fault.title, faults=(fault.id if shipped else fault,))
-        return Hunted(fault, True, fault.clause, first, seconds, named)
-    clause = other.expected.clause if other is not None else ""
-    return Hunted(fault, False, clause, spent, time.perf_counter() - started, other)
+    if first is not None and best is not None:
+        name = fault.id if fault in seeded() else fault
+        named = msgspec.structs.replace(best, title=fault.title, faults=(name,))
+        return Hunted(fault, True, fault.clause, first.operations, first.seconds, named)
+    assert last is not None, "a hunt judges something"
+    return Hunted(
+        fault,
+        False,
+        other.clause if other else "",
+        last.operations,
+        last.seconds,
+        other.case if other else None,
+    )

@@ -16,11 +16,15 @@ from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from kvproof.spec.oracle import BY_CODE
+from kvproof.spec.properties import REFINEMENT
+
+OTHERS: Final = ("corpus.toml", "survivors.toml")
+"""Files beside those of faults: the bugs of the corpus, and mutants that nothing kills."""
 
 
 class FaultError(ValueError):
@@ -53,6 +57,11 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     corpus: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
 
+    @property
+    def against_policy(self) -> bool:
+        """Whether only the comparison with the reference policy is expected to see it."""
+        return self.clause in REFINEMENT
+
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fault: tuple[Fault, ...]
@@ -66,7 +75,10 @@ def parse(text: str, name: str) -> tuple[Fault, ...]:
         raise FaultError(f"{name} is not a file of faults: {error}.") from None
     if not faults:
         raise FaultError(f"{name} holds no fault.")
+    ids = [fault.id for fault in faults]
     for fault in faults:
+        if ids.count(fault.id) > 1:
+            raise FaultError(f"{name} has two faults {fault.id}.")
         if fault.clause not in BY_CODE:
             raise FaultError(f"fault {fault.id} in {name} names no clause: {fault.clause!r}.")
         if any(bool(edit.find) == bool(edit.source) for edit in edits(fault)):
@@ -83,6 +95,7 @@ def seeded() -> tuple[Fault, ...]:
     """The faults that ship with kvproof."""
     files = sorted(resources.files(__name__).iterdir(), key=lambda file: file.name)
     texts = [(file.name, file.read_text()) for file in files if file.name.endswith(".toml")]
+    texts = [(name, text) for name, text in texts if name not in OTHERS]
     return tuple(fault for name, text in texts for fault in parse(text, name))
 
 

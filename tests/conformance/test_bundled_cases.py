@@ -35,7 +35,7 @@ def test_each_seeded_fault_has_a_case_of_at_most_twelve_operations(fault) -> Non
     case = read(SEEDS[fault.id])
     assert case.faults == (fault.id,) and case.expected == Expected("violated", fault.clause)
     assert len(case.operations) <= 12
-    assert not case.compare_policy
+    assert case.compare_policy == fault.against_policy
 
 
 @pytest.mark.parametrize("name", sorted(SEEDS))

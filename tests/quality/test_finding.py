@@ -14,7 +14,7 @@ from kvproof.fuzz.faults import by_id, planted, seeded
 from kvproof.fuzz.shrink import shrink, size
 from kvproof.spec import operations as op
 from kvproof.spec.oracle import BY_CODE
-from kvproof.spec.vocabulary import CacheConfig
+from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
 
 def test_soak_finds_nothing_in_the_reference() -> None:
@@ -43,12 +43,18 @@ def test_hypothesis_kills_too(fault: str) -> None:
     assert found.killed
 
 
-def test_two_faults_for_each_invariant_and_a_known_clause_for_every_fault() -> None:
+def test_a_fault_for_each_clause_and_two_for_each_invariant() -> None:
     faults = seeded()
-    assert all(fault.clause in BY_CODE for fault in faults)
-    assert len({fault.id for fault in faults}) == len(faults)
+    assert len(faults) >= 40 and len({fault.id for fault in faults}) == len(faults)
+    assert {fault.clause for fault in faults} == BY_CODE.keys()
     for number in range(1, 7):
         assert sum(fault.clause.startswith(f"KV-I{number}-") for fault in faults) >= 2
+
+
+@pytest.mark.parametrize("freedom", ["publish", "stream_ordered", "idempotent", "swap", "max_hit", "depth"])
+def test_a_fault_for_each_freedom_that_is_taken_and_not_declared(freedom: str) -> None:
+    assert freedom in Capabilities.__struct_fields__
+    assert any(f"freedom: {freedom}" in fault.features for fault in seeded())
 
 
 def test_shrinking_keeps_the_clause_and_never_grows() -> None:

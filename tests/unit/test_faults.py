@@ -106,6 +106,7 @@ def test_further_edits_are_planted_with_the_first() -> None:
         ('[[fault]]\nid="a"\ntitle="t"\nclause="KV-I1-lost"\ntarget="x"\n', "needs either"),
         ('[[fault]]\nid="a"\ntitle="t"\nclause="KV-X-none"\ntarget="x"\nsource="y"\n', "names no clause"),
         ('[[fault]]\nid="a"\ntitle="t"\nclause="c"\ntarget="x"\nfnd="y"\n', "unknown field"),
+        (2 * '[[fault]]\nid="a"\ntitle="t"\nclause="KV-I1-lost"\ntarget="x"\nsource="y"\n', "two faults a"),
     ],
 )
 def test_a_broken_file_of_faults_is_one_sentence(text: str, words: str) -> None:
@@ -119,3 +120,8 @@ def test_files_and_names_that_are_not_there(tmp_path: Path) -> None:
         load(tmp_path / "absent.toml")
     with pytest.raises(FaultError, match="no seeded fault 'x'"):
         by_id("x")
+
+
+def test_only_what_nothing_else_sees_is_hunted_with_the_policy_compared() -> None:
+    compared = {fault.clause for fault in seeded() if fault.against_policy}
+    assert compared == {"KV-P-answer", "KV-P-refs", "KV-P-order", "KV-P-index"}
