@@ -24,6 +24,10 @@ _SWEEPS: Final = (op.Observe, op.Reset)
 """After these everything is looked at, however large the pool."""
 
 
+_VERIFIES: Final = (op.Retire, op.Observe)
+"""After these memory is compared."""
+
+
 class IllegalOperation(ValueError):
     """The engine must not do this now; says why."""
 
@@ -117,7 +121,7 @@ class Session:
     @property
     def over(self) -> bool:
         """Whether a clause fell or the allocator is gone."""
-        return self.violation is not None or self.errored is not None
+        return self.oracle.violation is not None or self.errored is not None
 
     def apply(self, operation: op.AnyOperation) -> op.Answer | None:
         """Do it, preempting first whom the contract demands; none once the session is over.
@@ -202,8 +206,7 @@ class Session:
 
     def _verify(self, operation: op.AnyOperation, seen: op.Observation | None) -> tuple[op.Mismatch, ...]:
         """Compare device memory with the claims: what a step wrote and read, or all that is keyed."""
-        device = self.device
-        if device is None:
+        if type(operation) not in _VERIFIES or (device := self.device) is None:
             return ()
         places: list[Place] = []
         if isinstance(operation, op.Retire) and self.state.steps:

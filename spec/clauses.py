@@ -67,13 +67,15 @@ class Moment:
     def _audit(self) -> "Iterator[WrongKey]":
         assert self.seen is not None
         size, state, claim_of = self.state.config.block_size, self.state, self.keys.claim_of
-        back, content = state.claims.back, state.content
+        back, content, written, writes = state.claims.back, state.content, state.written, state.writes
         for entry in self.seen.index:
             claim = claim_of.get((entry.group, entry.key))
             if claim is None:
                 continue
             wanted = back(claim, size)
             for block in entry.blocks:
+                if block not in writes and written.get(block) == wanted:
+                    continue
                 found = content(block)
                 if found != wanted and (reason := cause(state, block, found, wanted)):
                     yield WrongKey(entry, block, reason, found, wanted)

@@ -196,7 +196,9 @@ def cut(runs: Runs, start: int, stop: int) -> Runs:
 
 def overwrite(runs: Runs, offset: int, new: Runs, size: int) -> Runs:
     """The content of a block of `size` tokens after `new` was written at `offset`."""
-    stop = offset + sum(count for _, count in new)
+    stop = offset
+    for _, count in new:
+        stop += count
     if offset == 0 and stop == size:
         return new
     out: list[tuple[int, int]] = []

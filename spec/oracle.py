@@ -23,6 +23,9 @@ from kvproof.spec.transitions import apply
 from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
 _GRANTS: Final = (op.Admit, op.Extend)
+_STEPS: Final = (op.Dispatch, op.Retire)
+_IN_TIME: Final = ("KV-P-crash", "KV-I4-release", "KV-I6-withdraw", "KV-I4-key", "KV-I2-key", "KV-P-leak")
+"""Clauses of every operation that depend on content, on what is in flight, or on the answer."""
 _CRASHES: Final = tuple(clause for clause in PROPERTIES if clause.code in ("KV-P-capacity", "KV-P-crash"))
 CLAUSES: Final[tuple[Clause, ...]] = (
     *_CRASHES,
@@ -123,6 +126,10 @@ class Oracle:
         ]
         self._clauses = {kind: self._of(kind) for kind in op.OPERATIONS}
         self._asked = {kind: tuple(c for c in found if c.on) for kind, found in self._clauses.items()}
+        self._moved = {
+            kind: tuple(c for c in found if c.on or c.code in _IN_TIME)
+            for kind, found in self._clauses.items()
+        }
 
     def _of(self, kind: type[op.Operation]) -> tuple[Clause, ...]:
         """The judged clauses that can fall at this kind of operation."""
@@ -139,11 +146,19 @@ class Oracle:
         assert self.violation is None, "a violated history is over"
         effects = apply(self.state, operation, answer)
         moment = Moment(operation, answer, self.state, effects, self.keys, seen, self._previous, memory)
-        still = self._still(operation, answer, seen)
-        if seen is not None and not still:
-            self._learn(moment, seen)
+        same = seen is not None and self._same(seen)
+        still = same and (type(answer) is op.Refused or type(operation) in op.QUESTIONS)
+        still = still and type(answer) is not op.Crashed
+        if still:
+            clauses = self._asked[type(operation)]
+        elif same and type(operation) in _STEPS and not (effects.released or effects.swapped):
+            clauses = self._moved[type(operation)]
+        else:
+            clauses = self._clauses[type(operation)]
+            if seen is not None:
+                self._learn(moment, seen)
         fallen = []
-        for clause in (self._asked if still else self._clauses)[type(operation)]:
+        for clause in clauses:
             evidence = clause.check(moment)
             if evidence is not None:
                 fallen.append((clause, evidence))
@@ -166,18 +181,17 @@ class Oracle:
             self._previous = seen
         return self.violation
 
-    def _still(self, operation: op.Operation, answer: op.Answer, seen: op.Observation | None) -> bool:
-        """Whether neither the state nor what is seen has changed since the record before.
+    def _same(self, seen: op.Observation) -> bool:
+        """Whether what is seen has not changed since the record before.
 
-        Then the clauses that speak of these two alone hold as they did there.
+        After a refusal or a question the state hasn't either, so that the clauses that speak of
+        these two alone hold as they did there. After a step that lets nothing go holders, rows and
+        counters are the same: what is left to ask is about content and what is in flight.
         """
         before = self._previous
-        if seen is None or before is None or seen.events:
-            return False
-        if type(answer) is not op.Refused and type(operation) not in op.QUESTIONS:
-            return False
         return (
-            type(answer) is not op.Crashed
+            before is not None
+            and not seen.events
             and seen.blocks == before.blocks
             and seen.free == before.free
             and seen.index == before.index

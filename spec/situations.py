@@ -365,6 +365,8 @@ class Watch:
         """Note what a record brought."""
         kind = type(moment.operation)
         open_ = self._open[kind]
+        if not open_:
+            return
         met = [each for each in open_ if each.met(moment, self._shared)]
         for each in met:
             self.met.setdefault(each.name, record)

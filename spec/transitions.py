@@ -4,7 +4,7 @@ An answer that breaks a rule is applied as far as it makes sense; judging it is 
 invariants' task. What the engine must not do in the first place is in `spec.contract`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ class Effects:
     """What an operation did, for the clauses to look at."""
 
     life: Life | None = None
-    hits: list[Place] = field(default_factory=list)
-    handed: list[Place] = field(default_factory=list)
+    hits: Sequence[Place] = ()
+    handed: Sequence[Place] = ()
     before: list[list[int]] | None = None
     """The life's rows before a grant."""
     dispatched: Step | None = None
@@ -90,13 +90,15 @@ def _grow(
         _swap(state, life, answer.rows, effects)
     # A row per group, whatever was answered; a wrong number of rows is judged by KV-I3-cover.
     groups = len(state.config.groups)
+    hit: list[Place] = []
+    handed: list[Place] = []
+    effects.hits, effects.handed = hit, handed
     life.rows = [list(row) for row in (*answer.rows, *((),) * groups)[:groups]]
     for group, row in enumerate(life.rows):
         owned = len(effects.before[group]) if group < len(effects.before) else 0
         for index in range(owned, len(row)):
             block = row[index]
-            place = (block, group, index)
-            (effects.hits if index < hits else effects.handed).append(place)
+            (hit if index < hits else handed).append((block, group, index))
             state.holders.setdefault(block, set()).add(life.number)
             if index >= hits:
                 state.places[block] = (life, group, index)

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Collection, Sequence
-from itertools import islice
+from functools import lru_cache
 
 import numpy as np
 
@@ -167,7 +167,10 @@ class ReferenceAdapter(Adapter):
         stats = self.manager.metrics.total
         chosen = pool.blocks[1:] if blocks is None else [pool.blocks[block] for block in blocks]
         return op.Observation(
-            blocks={block.block_id: _view(block) for block in chosen},
+            blocks={
+                block.block_id: _view(block) if block.block_hash is not None else _unkeyed(block.ref_cnt)
+                for block in chosen
+            },
             index=tuple(self._index() if blocks is None else self._entries(chosen, keys)),
             free_count=pool.get_num_free_blocks(),
             free=self._free() if blocks is None else None,
@@ -180,7 +183,12 @@ class ReferenceAdapter(Adapter):
     def _free(self) -> BlockIds:
         """The queue from head to tail. One that was broken into a circle shows as one block too many."""
         pool = self.manager.block_pool
-        return tuple([block.block_id for block in islice(pool.free_queue, pool.num_usable + 1)])
+        queue, found = pool.free_queue, list[int]()
+        block, tail = queue.head.next_free, queue.tail
+        while block is not tail and len(found) <= pool.num_usable:
+            found.append(block.block_id)
+            block = block.next_free
+        return tuple(found)
 
     def _index(self) -> list[op.IndexEntry]:
         """Every key that can be hit."""
@@ -207,14 +215,12 @@ class ReferenceAdapter(Adapter):
 
 
 def _view(block: KVCacheBlock) -> op.BlockView:
-    key, holders = block.block_hash, block.ref_cnt
-    if key is not None:
-        return op.BlockView(holders, key, block.group_id, block.num_tokens)
-    return _UNKEYED[holders] if 0 <= holders < len(_UNKEYED) else op.BlockView(holders)
+    unit = block.unit
+    return op.BlockView(block.ref_cnt, block.block_hash, unit.group_id, unit.num_tokens)
 
 
-_UNKEYED = tuple(op.BlockView(holders) for holders in range(8))
-"""Views are values, and these are by far the most frequent."""
+_unkeyed = lru_cache(64)(op.BlockView)
+"""Views are values, and those of blocks without a key are by far the most frequent."""
 
 
 def target(rest: str) -> ReferenceAdapter:

@@ -132,9 +132,11 @@ def boundary(moment: Moment) -> Evidence | None:
     """A block's own key, group and token count are those under which the index lists it."""
     if moment.seen is None:
         return None
+    blocks, size = moment.seen.blocks, moment.state.config.block_size
+    if _agree(moment.seen, size):
+        return None
     listed = {block: entry for entry in moment.seen.index for block in entry.blocks}
-    size = moment.state.config.block_size
-    for block, view in moment.seen.blocks.items():
+    for block, view in blocks.items():
         entry = listed.get(block)
         if entry is None and view.key is None:
             continue
@@ -143,6 +145,20 @@ def boundary(moment: Moment) -> Evidence | None:
             own = "no key" if view.key is None else f"key {view.key.hex()[:8]}, {view.tokens} tokens"
             return Evidence(f"block {block} as in the index: {index}, {size} tokens", own, block)
     return None
+
+
+def _agree(seen: op.Observation, size: int) -> bool:
+    """Whether each block has the key that it is listed under, and no other block has a key."""
+    keyed = sum([view.key is not None for view in seen.blocks.values()])
+    for entry in seen.index:
+        for block in entry.blocks:
+            view = seen.blocks.get(block)
+            if view is None:
+                continue
+            keyed -= 1
+            if view.key != entry.key or view.group != entry.group or view.tokens != size:
+                return False
+    return keyed == 0
 
 
 @clause("KV-I2-hit", 1, op.Admit)

@@ -79,9 +79,11 @@ def lost(moment: Moment) -> Evidence | None:
     if moment.seen is None or moment.seen.free is None:
         return None
     free, holders = moment.seen.free, moment.state.holders
-    expected = [block for block in range(1, moment.state.config.blocks + 1) if block not in holders]
-    if sorted(free) == expected:
+    blocks, distinct = moment.state.config.blocks, set(free)
+    complete = len(distinct) == len(free) == blocks - len(holders) and distinct.isdisjoint(holders)
+    if complete and (not free or (min(free) >= 1 and max(free) <= blocks)):
         return None
+    expected = [block for block in range(1, blocks + 1) if block not in holders]
     counts = {block: free.count(block) for block in (*expected, *free)}
     wrong = next(block for block in counts if counts[block] != (1 if block in expected else 0))
     wanted = "once" if wrong in expected else "not"

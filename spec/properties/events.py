@@ -22,8 +22,10 @@ def replay(moment: Moment) -> Evidence | None:
 @clause("KV-P-chain", 2)
 def chain(moment: Moment) -> Evidence | None:
     """A stored event names the tokens of its keys and the key of the prefix before them as parent."""
+    if moment.seen is None or not moment.seen.events:
+        return None
     size, claims, keys = moment.state.config.block_size, moment.state.claims, moment.keys
-    for event in moment.seen.events if moment.seen else ():
+    for event in moment.seen.events:
         if not isinstance(event, op.Stored):
             continue
         if not event.keys:
