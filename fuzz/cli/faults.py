@@ -84,6 +84,9 @@ def run(fault: Fault, engine: str, operations: int, seed: int = 0) -> Row:
 @click.option("--seeds", type=click.IntRange(min=1), help="Measure the power to find each, by so many hunts.")
 @click.option("--mutants", is_flag=True, help="Judge mutants of the implementation and the oracle instead.")
 @click.option(
+    "--matrix", is_flag=True, help="Ask every engine: the two, exploration, the theorems, the workload."
+)
+@click.option(
     "--record", type=click.Path(path_type=Path), help="A folder for what --seeds or --mutants finds."
 )
 @click.option("--list", "listing", is_flag=True, help="List the faults and plant none.")
@@ -96,6 +99,7 @@ def command(
     seed: int,
     seeds: int | None,
     mutants: bool,
+    matrix: bool,
     record: Path | None,
     listing: bool,
     as_json: bool,
@@ -112,12 +116,13 @@ def command(
       kvproof faults --only stale-hash --engine hypothesis
       kvproof faults --patch my-faults.toml --json
       kvproof faults --seeds 20 --record ci/recorded
+      kvproof faults --matrix --record ci/recorded
       kvproof faults --mutants --record ci/recorded
     """
     to = console(as_json)
     if record is not None:
-        if seeds is None and not mutants:
-            raise BadInput("--record keeps what --seeds or --mutants finds; give one of them.")
+        if seeds is None and not mutants and not matrix:
+            raise BadInput("--record keeps what --seeds, --mutants or --matrix finds; give one of them.")
         check_folder(record)
     if mutants:
         return _mutants(to, record, as_json)
@@ -125,6 +130,8 @@ def command(
     if listing:
         _list(to, chosen, as_json)
         return HOLDS
+    if matrix:
+        return _matrix(to, chosen, record, as_json)
     if seeds is not None:
         return _power(
             to, chosen, (engine,) if engine else ENGINES, range(seed, seed + seeds), ops, record, as_json
@@ -164,6 +171,29 @@ def _power(
     if record is not None:
         report.keep(rows, record)
     return HOLDS if strong == len(rows) else VIOLATED
+
+
+def _matrix(to: Console, chosen: Sequence[Fault], record: Path | None, as_json: bool) -> int:
+    """Ask every engine for every fault, show and record."""
+    from kvproof.fuzz.engines.matrix import measure
+    from kvproof.fuzz.reports import matrix as report
+
+    with live(to, lambda count, spent: Text(f"{count or 'begins'}, {seconds(spent)}")) as line:
+
+        def progress(text: str) -> None:
+            line.count = text
+
+        lines = measure(chosen, progress)
+    if as_json:
+        print_json(lines)
+    else:
+        with trimmed(to):
+            to.print(report.table(lines))
+        to.print()
+        to.print(Text(report.summary(lines)))
+    if record is not None:
+        report.keep(lines, record)
+    return HOLDS if all(each.killed for each in lines) else VIOLATED
 
 
 def _mutants(to: Console, record: Path | None, as_json: bool) -> int:

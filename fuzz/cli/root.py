@@ -13,7 +13,7 @@ from kvproof.fuzz.cli.errors import HARNESS_FAULT, INTERRUPTED, USAGE, explain_f
 
 COMMANDS: Final = {
     "bench": "Measure our manager beside released ones.",
-    "check": "Run every phase: smoke, timeline, cases, proofs, fuzz, workload.",
+    "check": "Run every phase: smoke, timeline, cases, proofs, explore, fuzz, workload.",
     "conform": "Judge allocators, each in a process of its own.",
     "demo": "Plant a fault, find it, shrink it, explain it, in seconds.",
     "doctor": "Say what can run here, and what is broken.",
