@@ -314,7 +314,13 @@ def run_targets(profile: Profile, seed: int, progress: Progress) -> Phase:
     for expected in profile.targets:
         progress(expected.target)
         start = time.perf_counter()
-        job = Job(expected.target, profile.target_operations, seed=seed, ignore=expected.ignore)
+        job = Job(
+            expected.target,
+            profile.target_operations,
+            seed=seed,
+            ignore=expected.ignore,
+            without=expected.without,
+        )
         found = judge_apart(job)
         operations += found.operations
         fell = ", ".join(finding.clause for finding in found.findings) or found.reason or "nothing fell"
@@ -331,6 +337,29 @@ def run_targets(profile: Profile, seed: int, progress: Progress) -> Phase:
     return Phase(plural(operations, "operation"), tuple(tests))
 
 
+def run_mutants(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """Every first-order mutant of the manager and the oracle is killed, or it is on record why not."""
+    try:
+        from kvproof.fuzz.engines import mutate
+    except ModuleNotFoundError as error:
+        why = f"{error.name} is not installed; install kvproof with its extra 'dev'."
+        return Phase("none", (Checked("mutants", "all", "skipped", 0.0, "", why),))
+    from kvproof.fuzz.faults.survivors import survivors
+    from kvproof.fuzz.reports.mutants import left
+
+    tests: list[Checked] = []
+    total = killed = 0
+    for group in mutate.GROUPS:
+        start = time.perf_counter()
+        rows = mutate.run_mutants(progress, groups=(group,))
+        open_ = [each for each in left(rows, survivors()) if not each.kind]
+        total, killed = total + len(rows), killed + sum(row.killed for row in rows)
+        word = "undecided" if open_ or not rows else "holds"
+        message = f"{plural(len(open_), 'survivor')} of {len(rows):,} nobody has explained." if open_ else ""
+        tests.append(Checked("mutants", group, word, time.perf_counter() - start, "", message))
+    return Phase(f"{killed:,} of {total:,} killed", tuple(tests))
+
+
 PHASES: Final[dict[str, tuple[str, Callable[[Profile, int, Progress], Phase]]]] = {
     "smoke": ("adapter and canary", run_smoke),
     "timeline": ("the golden timeline", run_timeline),
@@ -338,8 +367,9 @@ PHASES: Final[dict[str, tuple[str, Callable[[Profile, int, Progress], Phase]]]] 
     "proofs": ("theorems and their controls", run_proofs),
     "explore": ("all sequences in small scopes", run_explore),
     "fuzz": ("soak with policy, Hypothesis", run_fuzz),
+    "targets": ("others' allocators", run_targets),
     "workload": ("real traces, against D4", run_workload),
     "faults": ("seeded faults", run_faults),
-    "targets": ("others' allocators", run_targets),
+    "mutants": ("mutants of manager and oracle", run_mutants),
 }
 """Each phase with what it does, in order."""

@@ -7,11 +7,16 @@ import msgspec
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A target to judge and the verdict that it must get. Clauses in `ignore` are known to fall."""
+    """A target to judge and the verdict that it must get.
+
+    Clauses in `ignore` are known to fall, features in `without` are those in which it is known to be
+    at fault.
+    """
 
     target: str
     result: str
     ignore: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,6 +29,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crosshair: bool
     faults: bool
     presets: tuple[str, ...] = ()
+    mutants: bool = False
     target_operations: int = 0
     targets: tuple[Expected, ...] = ()
 

@@ -92,12 +92,16 @@ def _fuzzed(fault: Fault, row: Recorded) -> Cell:
 
 
 def _explored(fault: Fault) -> Cell:
-    from kvproof.fuzz.engines.explore import explore
+    from kvproof.fuzz.engines.explore import Unrepeatable, UnsoundMerge, explore
     from kvproof.fuzz.engines.explore_moves import preset
 
     started = time.perf_counter()
-    with planted([fault]):
-        found = explore(preset(PRESET), compare_policy=fault.against_policy, faults=(fault,))
+    try:
+        with planted([fault]):
+            found = explore(preset(PRESET), compare_policy=fault.against_policy, faults=(fault,))
+    except (UnsoundMerge, Unrepeatable):
+        # The fault keeps what no form knows of, so that nothing can be merged.
+        return Cell("exploration", "outside", seconds=time.perf_counter() - started)
     seconds = time.perf_counter() - started
     if found.case is None:
         return Cell("exploration", "missed", operations=found.transitions, seconds=seconds)
