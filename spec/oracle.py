@@ -6,6 +6,7 @@ clauses above it are reported unchecked, never passed.
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -92,6 +93,23 @@ class Verdict(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+_ByKind = dict[type[op.Operation], tuple[Clause, ...]]
+
+
+@lru_cache(64)
+def _tables(
+    level: int, memory: bool, ignore: frozenset[str]
+) -> tuple[tuple[Clause, ...], _ByKind, _ByKind, _ByKind]:
+    """The clauses that can be judged; by kind of operation all of them, those of that kind alone, and
+    what is left to ask of a step after which nothing else has changed."""
+    blind = () if memory else (bytes_,)
+    judged = tuple(c for c in CLAUSES if c.level <= level and c.code not in ignore and c not in blind)
+    clauses = {kind: tuple(c for c in judged if not c.on or kind in c.on) for kind in op.OPERATIONS}
+    asked = {kind: tuple(c for c in found if c.on) for kind, found in clauses.items()}
+    moved: _ByKind = {kind: tuple(c for c in clauses[kind] if c.on or c.code in _IN_TIME) for kind in _STEPS}
+    return judged, clauses, asked, moved
+
+
 class Oracle:
     """Judges one history, record by record.
 
@@ -117,23 +135,10 @@ class Oracle:
         self.operations: Counter[str] = Counter()
         self.watch = Watch(capabilities)
         self.mix = Mix()
-        self._level = capabilities.level
         self._previous: op.Observation | None = None
         self._indexed: dict[tuple[int, int], bytes] = {}
-        blind = () if memory or self._level >= 3 else (bytes_,)
-        self._judged = [
-            c for c in CLAUSES if c.level <= self._level and c.code not in ignore and c not in blind
-        ]
-        self._clauses = {kind: self._of(kind) for kind in op.OPERATIONS}
-        self._asked = {kind: tuple(c for c in found if c.on) for kind, found in self._clauses.items()}
-        self._moved = {
-            kind: tuple(c for c in found if c.on or c.code in _IN_TIME)
-            for kind, found in self._clauses.items()
-        }
-
-    def _of(self, kind: type[op.Operation]) -> tuple[Clause, ...]:
-        """The judged clauses that can fall at this kind of operation."""
-        return tuple(clause for clause in self._judged if not clause.on or kind in clause.on)
+        tables = _tables(capabilities.level, memory or capabilities.level >= 3, ignore)
+        self._judged, self._clauses, self._asked, self._moved = tables
 
     def judge(
         self,

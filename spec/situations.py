@@ -8,6 +8,7 @@ situation a clause can fall at all.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from kvproof.spec import operations as op
@@ -348,6 +349,17 @@ WHERE: Final = {
 """Clause → the situation without which it has nothing to say; other clauses always have."""
 
 
+_ByKind = dict[type[op.Operation], tuple[Situation, ...]]
+
+
+@lru_cache(64)
+def _possible(capabilities: Capabilities) -> tuple[frozenset[str], _ByKind]:
+    """The situations that an allocator can be in, by name and by kind of operation."""
+    found = [each for each in SITUATIONS if each.possible(capabilities)]
+    by_kind = {kind: tuple(each for each in found if kind in each.on) for kind in op.OPERATIONS}
+    return frozenset(each.name for each in found), by_kind
+
+
 class Watch:
     """Which situations one history has met."""
 
@@ -355,11 +367,8 @@ class Watch:
         self.met: dict[str, int] = {}
         """Situation → the record at which it was first met."""
         self._shared: set[int] = set()
-        self._possible = frozenset(each.name for each in SITUATIONS if each.possible(capabilities))
-        self._open = {
-            kind: [each for each in SITUATIONS if kind in each.on and each.name in self._possible]
-            for kind in op.OPERATIONS
-        }
+        self._possible, by_kind = _possible(capabilities)
+        self._open = dict(by_kind)
 
     def see(self, moment: Moment, record: int) -> None:
         """Note what a record brought."""
@@ -371,7 +380,7 @@ class Watch:
         for each in met:
             self.met.setdefault(each.name, record)
         if met:
-            self._open[kind] = [each for each in open_ if each not in met]
+            self._open[kind] = tuple(each for each in open_ if each not in met)
 
     def reached(self, code: str) -> bool:
         """Whether a clause could have fallen: its situation was met, or none is known for this allocator."""

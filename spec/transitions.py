@@ -5,7 +5,7 @@ invariants' task. What the engine must not do in the first place is in `spec.con
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kvproof.spec import operations as op
@@ -29,8 +29,8 @@ class Effects:
     dispatched: Step | None = None
     retired: Step | None = None
     ended: bool = False
-    released: list[int] = field(default_factory=list)
-    swapped: list[tuple[Life, int, int, int]] = field(default_factory=list)
+    released: Sequence[int] = ()
+    swapped: Sequence[tuple[Life, int, int, int]] = ()
     """Places `(life, group, logical index)` whose block was replaced, and the block before."""
 
 
@@ -187,7 +187,7 @@ def _swap(state: State, life: Life, rows: GroupRows, effects: Effects) -> None:
             if before != after:
                 old[index] = after
                 state.holders.setdefault(after, set()).add(life.number)
-                effects.swapped.append((life, group, index, before))
+                effects.swapped = (*effects.swapped, (life, group, index, before))
                 _redirect(state, life, before, after)
                 _let_go(state, life, before, effects)
 
@@ -288,7 +288,7 @@ def _let_go(state: State, life: Life, block: int, effects: Effects) -> None:
     holders.discard(life.number)
     if not holders:
         del state.holders[block]
-        effects.released.append(block)
+        effects.released = (*effects.released, block)
 
 
 _EFFECTS: dict[type[op.Operation], Callable[[State, Any, Any, Effects], None]] = {
