@@ -141,12 +141,17 @@ def recover(content: int, layer: int, kv: int, head: int, word: int) -> int:
     return ((unmix64(content) - OFFSET) & MASK) ^ place_key(layer, kv, head, word)
 
 
+def check_geometry(geometry: Geometry) -> None:
+    """Raises `ValueError` for a geometry whose places would not be told apart."""
+    if min(geometry) < 1 or geometry.heads > 2**12 or geometry.words > 2**16:
+        raise ValueError(f"a geometry has 1 or more layers, 1–4096 heads and 1–65536 words, not {geometry}.")
+
+
 @lru_cache(maxsize=64)
 def place_keys(geometry: Geometry) -> Words:
     """`place_key` of every place of a token, `[2, 1, layers, heads, words]`; not to be written."""
     layers, heads, words = geometry
-    if min(geometry) < 1 or heads > 2**12 or words > 2**16:
-        raise ValueError(f"a geometry has 1 or more layers, 1–4096 heads and 1–65536 words, not {geometry}.")
+    check_geometry(geometry)
     keys = [
         place_key(layer, kv, head, word)
         for kv in range(2)

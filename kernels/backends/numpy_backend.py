@@ -45,7 +45,7 @@ class NumpyBackend(Backend):
             return CLEAN
         report = CLEAN
         if min(slots) < 0 or max(slots) >= len(first) or len(set(slots)) < len(slots):
-            report, written = _sort_out(slots, len(first))
+            report, written = sort_out(slots, len(first))
             key, value, slot_mapping = key[written], value[written], slot_mapping[written]
         where = first[slot_mapping][:, None] + rest
         flat = _flat(cache)
@@ -119,7 +119,7 @@ def _check_inside(indices: Indices, end: int) -> None:
         raise SlotError(f"{min(found)}…{max(found)} is not inside 0…{end - 1}.")
 
 
-def _sort_out(slots: list[int], end: int) -> tuple[Report, list[int]]:
+def sort_out(slots: list[int], end: int) -> tuple[Report, list[int]]:
     """What is wrong with these slots, and the indices of those to write."""
     outside, conflicts, written = [], [], []
     seen = set()

@@ -1,0 +1,28 @@
+"""The kernels' one source with every access watched: slow, and it says what a kernel did wrong."""
+
+from kvproof.kernels.backends.cpu_backend import CpuBackend
+from kvproof.kernels.builds import build_checked
+from kvproof.kernels.checked import CheckedLibrary, Finding
+from kvproof.kernels.library import Launch
+
+# Enough threads that each has few items: only accesses of different threads can race.
+SPREAD = Launch(grid=16, block=4)
+
+
+class CheckedBackend(CpuBackend):
+    """As `CpuBackend`, with findings. What the harness itself writes needn't be registered.
+
+    Raises `BuildError` where there is no compiler, or where its calls don't arrive.
+    """
+
+    name = "cpu-checked"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.checked = CheckedLibrary(build_checked(), seed=seed)
+        super().__init__(self.checked, SPREAD)
+
+    def take_findings(self) -> tuple[Finding, ...]:
+        """What was found since the last call."""
+        found = tuple(self.checked.findings)
+        self.checked.findings.clear()
+        return found

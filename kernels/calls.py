@@ -1,0 +1,158 @@
+"""The kernels on arrays of any element and layout, one method a kernel.
+
+Axes are those of `layouts`: tokens `[n, layers, sides, heads, dims]`, a cache
+`[layers, blocks, sides, block_size, heads, dims]`, as views with whatever strides. What a kernel
+counted is returned; nothing outside an array was touched.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvproof.kernels.layouts import CACHE_AXES, TOKEN_AXES, LayoutError, block_moves, strided, token_moves
+from kvproof.kernels.library import Call, Launch, Library
+from kvproof.kernels.memory import HostMemory, addresses
+
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+SUFFIXES = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(np.uint16): "bf16"}
+"""What the kernels call an element; bf16 is kept as its bits."""
+MOST_DIMS = 256
+
+
+class Counted(NamedTuple):
+    """What a launch met: indices outside an array, and slots written twice (if they were watched)."""
+
+    outside: int = 0
+    conflicts: int = 0
+
+
+class Kernels:
+    """Launches kernels on arrays of numpy; each call ends when its kernel has ended."""
+
+    def __init__(self, library: Library, launch: Launch | None = None) -> None:
+        self.library = library
+        self.spread = launch or Launch()
+        self._read, self._written = addresses(library, HostMemory())
+
+    def reshape_and_cache(self, tokens: Array, cache: Array, slots: Indices, watch: bool = True) -> Counted:
+        """Write each token to its slot; −1 is padding."""
+        claims = np.zeros(cache.shape[1] * cache.shape[3] if watch else 0, np.uint32)
+        return self._move("reshape_and_cache", tokens, cache, slots, claims)
+
+    def gather_slots(self, tokens: Array, cache: Array, slots: Indices) -> Counted:
+        """Read each token from its slot."""
+        return self._move("gather_slots", tokens, cache, slots, np.zeros(0, np.uint32))
+
+    def _move(self, kernel: str, tokens: Array, cache: Array, slots: Indices, claims: Array) -> Counted:
+        moves = token_moves(strided(tokens), strided(cache))
+        if len(tokens) != len(slots):
+            raise LayoutError(f"{len(slots)} slots for {len(tokens)} tokens.")
+        if kernel == "gather_slots":
+            token_at, cache_at = self._written(tokens), self._read(cache)
+        else:
+            token_at, cache_at = self._read(tokens), self._written(cache)
+        fields = {"count": len(slots), "epoch": 1, "claims": self._written(claims) if len(claims) else 0}
+        fields |= {"tokens": token_at, "cache": cache_at, "slots": self._read(slots)}
+        return self._run(f"{kernel}_{moves.unit}", moves.fields | fields)
+
+    def copy_blocks(
+        self, source: Array, target: Array, sources: Indices, targets: Indices, tokens: Indices
+    ) -> Counted:
+        """Copy the first tokens of blocks, within a cache or to another array of its form."""
+        moves = block_moves(strided(source), strided(target))
+        fields = {"source": self._read(source), "target": self._written(target), "count": len(sources)}
+        fields |= {
+            "sources": self._read(sources),
+            "targets": self._read(targets),
+            "tokens": self._read(tokens),
+        }
+        return self._run(f"copy_blocks_{moves.unit}", moves.fields | fields)
+
+    def zero_blocks(self, cache: Array, blocks: Indices) -> Counted:
+        """Zero whole blocks; a block's side must lie together, in any order."""
+        layers, count, sides, *inner = cache.shape
+        size = int(np.prod(inner)) * cache.itemsize
+        ends = sum(stride * (n - 1) for stride, n in zip(cache.strides[3:], inner, strict=True))
+        if ends + cache.itemsize != size:
+            raise LayoutError("a block's side doesn't lie together.")
+        strides = dict(zip(("layer_stride", "block_stride", "side_stride"), cache.strides[:3], strict=True))
+        fields = {
+            "cache": self._written(cache),
+            "blocks": self._read(blocks),
+            "count": len(blocks),
+            "bytes": size,
+        }
+        fields |= {"layers": layers, "sides": sides, "cache_blocks": count}
+        return self._run("zero_blocks", strides | fields)
+
+    def quantize_and_cache(self, tokens: Array, cache: Array, slots: Indices, scales: Array) -> Counted:
+        """Write tokens of fp32, fp16 or bf16 (its bits, as uint16) as e4m3 bytes, divided by
+        `scales [sides, heads]` in fp32."""
+        if cache.itemsize != 1 or tokens.strides[-1] != tokens.itemsize or cache.strides[-1] != 1:
+            raise LayoutError("a cache of bytes, and heads whose elements lie together.")
+        layers, blocks, sides, block_size, heads, dims = cache.shape
+        if tokens.shape != (len(slots), layers, sides, heads, dims) or scales.shape != (sides, heads):
+            raise LayoutError(f"tokens {tokens.shape}, scales {scales.shape} for a cache {cache.shape}.")
+        steps = [stride // tokens.itemsize for stride in tokens.strides[:4]]
+        fields = dict(zip(TOKEN_AXES, steps, strict=True))
+        fields |= dict(zip(CACHE_AXES, cache.strides[:5], strict=True))
+        fields |= {
+            "scale_side_stride": scales.strides[0] // 4,
+            "scale_head_stride": scales.strides[1] // 4,
+        }
+        fields |= {
+            "tokens": self._read(tokens),
+            "cache": self._written(cache),
+            "slots": self._read(slots),
+            "scales": self._read(scales),
+        }
+        fields |= {"count": len(slots), "layers": layers, "sides": sides, "heads": heads, "units": dims}
+        fields |= {"cache_blocks": blocks, "block_size": block_size}
+        return self._run(f"quantize_and_cache_{SUFFIXES[tokens.dtype]}", fields)
+
+    def paged_attention_decode(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        table: npt.NDArray[np.int32],
+        lengths: Indices,
+        *,
+        scale: float,
+        window: int = 0,
+        key_scale: float = 1.0,
+        value_scale: float = 1.0,
+    ) -> tuple[Array, Counted]:
+        """The attention of one query a row, `[rows, query_heads, dims]` in fp32, at its last position.
+
+        `key` and `value` are `[blocks, block_size, heads, dims]` with equal strides, of fp32, fp16,
+        bf16 (uint16) or e4m3 (uint8). `lengths` count the positions of a row; with a window only the
+        last `window` are read.
+        """
+        rows, query_heads, dims = query.shape
+        blocks, block_size, heads, _ = key.shape
+        if key.strides != value.strides or key.strides[-1] != key.itemsize or key.shape != value.shape:
+            raise LayoutError("keys and values lie differently, or a head's elements apart.")
+        if query_heads % heads or not 0 < dims <= MOST_DIMS or key.shape[3] != dims:
+            raise LayoutError(f"queries {query.shape} for keys {key.shape}.")
+        query = np.ascontiguousarray(query, np.float32)
+        output = np.zeros_like(query)
+        strides = [stride // key.itemsize for stride in key.strides]
+        fields: dict[str, float] = {
+            "query": self._read(query), "output": self._written(output),
+            "key": self._read(key), "value": self._read(value), "table": self._read(table),
+            "lengths": self._read(lengths), "rows": rows, "row_stride": table.strides[0] // 4,
+            "row_blocks": table.shape[1], "heads": heads, "query_heads": query_heads, "dims": dims,
+            "cache_blocks": blocks, "block_size": block_size, "window": window,
+            "block_stride": strides[0], "offset_stride": strides[1], "head_stride": strides[2],
+            "scale": scale, "key_scale": key_scale, "value_scale": value_scale,
+        }  # fmt: skip
+        suffix = "e4m3" if key.itemsize == 1 else SUFFIXES[key.dtype]
+        return output, self._run(f"paged_attention_decode_{suffix}", fields)
+
+    def _run(self, kernel: str, fields: dict[str, float] | dict[str, int]) -> Counted:
+        errors = np.zeros(2, np.uint64)
+        Call(self.library, kernel, {**fields, "errors": self._written(errors)})(self.spread)
+        return Counted(*errors.tolist())

@@ -1,0 +1,277 @@
+"""Launches with every access watched: what a kernel does wrong is a finding, whatever it computed.
+
+The compiler calls the runtime at each load, store and atomic of the unchanged source. Threads are
+interleaved by a seed, at accesses and at barriers. Launches may be held and run together: those of
+one stream in order, others at the same time unless an event orders them.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvproof.kernels.builds import BuildError
+from kvproof.kernels.library import Call, Launch
+from kvproof.kernels.source import read_source, signatures
+
+MOST_ACCESSES: Final = 500_000_000
+WRITABLE, UNWRITTEN = 1, 2
+_FIELDS: Final = (
+    "kind", "launch", "block", "thread", "address", "size", "write",
+    "other_launch", "other_block", "other_thread", "region", "line",
+)  # fmt: skip
+
+
+class Wrong(IntEnum):
+    """What an access can do wrong; the first three stop its thread before it happens."""
+
+    OUT_OF_BOUNDS = 0
+    WRITE_TO_CONST = 1
+    MISALIGNED = 2
+    UNINITIALISED = 3
+    RACE = 4
+    DIVERGENCE = 5
+    """Threads of a block wait at different barriers, or some have ended."""
+    ENDLESS = 6
+
+
+class Finding(NamedTuple):
+    """A wrong access of a kernel's thread; for a race also the other one."""
+
+    wrong: Wrong
+    kernel: str
+    thread: tuple[int, int]
+    """Its block, and its place in it."""
+    write: bool
+    size: int
+    offset: int
+    """In bytes in the array that was accessed; an address where it was none."""
+    array: str
+    other: tuple[str, int, int] | None
+    """The other access's kernel, block and thread."""
+
+    def __str__(self) -> str:
+        what = f"{'writes' if self.write else 'reads'} {self.size} bytes at {self.offset:#x} of {self.array}"
+        if self.wrong is Wrong.DIVERGENCE:
+            what = "waits at a barrier that others of its block don't reach"
+        line = (
+            f"{self.wrong.name.lower()}: {self.kernel}, block {self.thread[0]} thread {self.thread[1]} {what}"
+        )
+        if self.other:
+            kernel, block, thread = self.other
+            line += f", unordered with {kernel}, block {block} thread {thread}"
+        return line
+
+
+class CheckedLibrary:
+    """The build whose accesses are watched.
+
+    Memory must be registered before a launch that uses it: `watch` for one launch (or one group of
+    held launches), `keep` for memory whose bytes count as unwritten until a kernel writes them.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        source: str | None = None,
+        *,
+        seed: int = 0,
+        rate: int = 64,
+        resident: int = 4,
+        most_accesses: int = MOST_ACCESSES,
+    ) -> None:
+        """`rate` of 1,024 accesses let another thread run; `resident` blocks run at a time.
+
+        A thread that goes on after `most_accesses` of a run is ended as endless.
+        """
+        self._most_accesses = most_accesses
+        self.signatures = signatures(read_source() if source is None else source)
+        self.findings: list[Finding] = []
+        self.seed, self.rate, self.resident = seed, rate, resident
+        self._library = library = ctypes.PyDLL(str(path))
+        library.checked_findings.restype = ctypes.c_void_p
+        library.checked_accesses.restype = ctypes.c_uint64
+        library.checked_region.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
+        library.checked_submit.argtypes = (
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
+            *(ctypes.c_uint, ctypes.c_uint, ctypes.c_uint64),
+        )
+        library.checked_run.argtypes = (ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint64)
+        library.checked_written.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+        self._kept: dict[int, tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]] = {}
+        self._held: list[_Held] | None = None
+        self._watched: dict[tuple[int, int], _Watched] = {}
+        self._stream = 0
+        self._last: dict[int, int] = {}
+        """Per stream the bits of the launches that its next one comes after."""
+        self._probe()
+
+    def _probe(self) -> None:
+        """That the compiler calls the runtime is its own affair: see that it does."""
+        digests, words = np.zeros(1, np.uint64), np.zeros(2, np.uint64)
+        self.watch(digests, False)
+        self.watch(words, True)
+        at = _bounds(words)[0]
+        values = {"key": at, "value": at + 8, "digests": _bounds(digests)[0], "tokens": 1}
+        sizes = {"layers": 1, "heads": 1, "words": 1}
+        before = self.accesses
+        Call(self, "synthesize", values | sizes)(Launch())
+        if self.accesses == before:
+            raise BuildError("the compiler's calls at loads and stores don't arrive.")
+        self.seed -= 1
+
+    @property
+    def accesses(self) -> int:
+        """How many accesses were watched so far: 0 after a launch means that nothing is."""
+        return int(self._library.checked_accesses())
+
+    def watch(self, values: npt.NDArray[Any], writable: bool) -> None:
+        """Kernels may read this array, and write it if it is writable, until they have run."""
+        low, high = _bounds(values)
+        if high > low:
+            known = self._watched.get((low, high))
+            self._watched[low, high] = _Watched(values, writable or (known is not None and known.writable))
+
+    def keep(self, values: npt.NDArray[Any], written: npt.NDArray[np.bool_] | None = None) -> None:
+        """From now on a read of what no kernel wrote here is a finding. Contiguous arrays only.
+
+        `written` are the elements that the host has written already: none, if it isn't given.
+        """
+        if not values.flags.c_contiguous:
+            raise ValueError("memory that is kept is contiguous.")
+        known = np.zeros(values.nbytes, np.uint8)
+        if written is not None:
+            known[:] = np.repeat(written.reshape(-1), values.itemsize)
+        self._kept[_bounds(values)[0]] = values, known
+
+    def launch(self, kernel: str, parameters: "array[int]", launch: Launch) -> None:
+        """Run a kernel to its end, or add it to what is held. Findings are appended."""
+        before = self._last.get(self._stream, 0)
+        held = _Held(kernel, array("q", parameters), launch, before)
+        if self._held is None:
+            self._run([held])
+        else:
+            self._held.append(held)
+            self._last[self._stream] = before | 1 << len(self._held) - 1
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Launches are held, and run when the block ends: in order on a stream, else at the same time."""
+        self._held, self._stream, self._last = [], 0, {}
+        try:
+            yield
+            self._run(self._held)
+        finally:
+            self._held, self._stream, self._last = None, 0, {}
+            self._watched.clear()
+
+    def on(self, stream: int) -> None:
+        """The next held launches are this stream's."""
+        self._stream = stream
+
+    def record(self) -> int:
+        """An event of the current stream."""
+        return self._last.get(self._stream, 0)
+
+    def wait(self, event: int) -> None:
+        """What the current stream launches from now on comes after the event."""
+        self._last[self._stream] = self._last.get(self._stream, 0) | event
+
+    def _run(self, held: "list[_Held]") -> None:
+        if len(held) > 64:
+            raise ValueError(f"at most 64 launches run together, not {len(held)}.")
+        library = self._library
+        library.checked_reset()
+        # What is kept comes first: of two registrations of the same memory the first is asked.
+        kept = [self._register_kept(*each) for each in self._kept.values()]
+        for (low, high), watched in self._watched.items():
+            library.checked_region(low, high - low, WRITABLE if watched.writable else 0)
+        starts = [*self._kept, *(low for low, _ in self._watched)]
+        names = [self._name(start, held) for start in starts]
+        for each in held:
+            body = ctypes.cast(getattr(library, each.kernel), ctypes.c_void_p)
+            at, fields = each.parameters.buffer_info()
+            library.checked_submit(body, at, fields, each.launch.grid, each.launch.block, each.before)
+        count = library.checked_run(self.seed, self.rate, self.resident, self._most_accesses)
+        self.seed += 1
+        self.findings += self._read(count, held, names)
+        for (region, written), _ in zip(kept, self._kept, strict=True):
+            library.checked_written(region, _bounds(written)[0], 0)
+        library.checked_reset()
+        if self._held is None:
+            self._watched.clear()
+
+    def _name(self, start: int, held: "list[_Held]") -> str:
+        """The parameter that memory was given as."""
+        fields = (
+            field
+            for each in held
+            for field, value in zip(self.signatures[each.kernel].fields, each.parameters, strict=True)
+            if value == start
+        )
+        return next(fields, "an array")
+
+    def _register_kept(
+        self, values: npt.NDArray[Any], written: npt.NDArray[np.uint8]
+    ) -> tuple[int, npt.NDArray[np.uint8]]:
+        low, high = _bounds(values)
+        region = self._library.checked_region(low, high - low, WRITABLE | UNWRITTEN)
+        self._library.checked_written(region, _bounds(written)[0], 1)
+        return region, written
+
+    def _read(self, count: int, held: "list[_Held]", names: list[str]) -> list[Finding]:
+        if not count:
+            return []
+        size = 8 * len(_FIELDS) * count
+        table = np.frombuffer(ctypes.string_at(self._library.checked_findings(), size), np.uint64)
+        return [
+            _finding(dict(zip(_FIELDS, row, strict=True)), held, names)
+            for row in table.reshape(count, -1).tolist()
+        ]
+
+
+class _Held(NamedTuple):
+    kernel: str
+    parameters: "array[int]"
+    launch: Launch
+    before: int
+
+
+class _Watched(NamedTuple):
+    values: npt.NDArray[Any]
+    """Kept alive until the kernels have run."""
+    writable: bool
+
+
+def _bounds(values: npt.NDArray[Any]) -> tuple[int, int]:
+    if not values.size:
+        return 0, 0
+    low: int = values.__array_interface__["data"][0]
+    high = low + values.itemsize
+    for size, stride in zip(values.shape, values.strides, strict=True):
+        if stride < 0:
+            low += stride * (size - 1)
+        else:
+            high += stride * (size - 1)
+    return low, high
+
+
+def _finding(row: dict[str, int], held: list[_Held], names: list[str]) -> Finding:
+    wrong, region = Wrong(row["kind"]), row["region"]
+    race = wrong is Wrong.RACE
+    return Finding(
+        wrong,
+        held[row["launch"]].kernel,
+        (row["block"], row["thread"]),
+        bool(row["write"]),
+        row["size"],
+        row["address"],
+        names[region] if region < len(names) else "shared memory" if race else "no array",
+        (held[row["other_launch"]].kernel, row["other_block"], row["other_thread"]) if race else None,
+    )

@@ -1,0 +1,431 @@
+// Runs launches with every access watched: threads are fibers that a seed interleaves, at any access and at
+// barriers; launches that nothing orders run at the same time. What an access does wrong is a finding.
+//
+// For one OS thread. The caller registers the memory of a run, submits launches and runs them; then registrations
+// end, and with them what was known of earlier accesses: whatever was run happens before whatever comes.
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+#include <ucontext.h>
+
+namespace {
+
+typedef uint64_t u64;
+
+enum Kind { OUT_OF_BOUNDS, WRITE_TO_CONST, MISALIGNED, UNINITIALISED, RACE, DIVERGENCE, ENDLESS };
+enum { READ, WRITE, ATOMIC };
+enum { WRITABLE = 1, UNWRITTEN = 2 };
+enum { STACK_BYTES = 1 << 16, SHARED_BYTES = 1 << 14, MOST_FINDINGS = 256 };
+
+// Who accessed: an index into `Run::actors` is too slow to keep, so packed. 0 is nobody.
+struct Actor {
+    u64 launch : 7, block : 20, thread : 12, phase : 24, atomic : 1;
+    bool nobody() const { return phase == 0; }
+    bool same(const Actor& other) const { return memcmp(this, &other, sizeof other) == 0; }
+};
+static_assert(sizeof(Actor) == 8, "");
+
+// What is known of a byte: its last writer, and two of its last readers.
+struct Byte {
+    Actor writer, readers[2];
+};
+
+struct Region {
+    u64 start, size;
+    int flags;
+    std::vector<Byte> bytes;
+    std::vector<unsigned char> written;
+
+    Region(u64 start, u64 size, int flags) : start(start), size(size), flags(flags), bytes(size) {
+        if (flags & UNWRITTEN) written.assign(size, 0);
+    }
+    bool holds(u64 at, u64 length) const { return at >= start && at + length <= start + size; }
+};
+
+struct Finding {
+    // All 8 bytes wide, read by the host as they lie.
+    u64 kind, launch, block, thread, address, size, write, other_launch, other_block, other_thread, region, line;
+};
+
+struct Dimensions {
+    unsigned x;
+};
+struct Position {
+    Dimensions grid, block, in_grid, in_block;
+};
+
+struct Launch {
+    void (*body)(const void*);
+    std::vector<u64> params;
+    unsigned grid, block;
+    u64 before;  // a bit for each launch that ends before this one begins
+    unsigned started, ended;
+};
+
+struct Block;
+struct Fiber {
+    ucontext_t context;
+    unsigned char* stack;
+    Block* block;
+    Position position;
+    unsigned phase;
+    int barrier;  // the line it waits at, or 0
+    bool ended, broken;
+};
+struct Block {
+    int launch;
+    std::vector<std::unique_ptr<Fiber>> fibers;
+    std::unique_ptr<Region> shared;
+    alignas(16) unsigned char memory[SHARED_BYTES];
+};
+
+std::vector<std::unique_ptr<Region>> regions;
+std::vector<Launch> launches;
+std::vector<Finding> findings;
+std::vector<unsigned char*> free_stacks;
+std::vector<std::unique_ptr<Block>> resident;
+ucontext_t scheduler;
+Fiber* current;
+u64 random_state, accesses, budget;
+unsigned preempt_rate;
+
+u64 random_number() {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+void yield() { swapcontext(&current->context, &scheduler); }
+
+// The thread goes no further: its access must not happen.
+void stop_thread() {
+    current->ended = current->broken = true;
+    yield();
+}
+
+Actor actor_of(const Fiber& fiber, bool atomic) {
+    Actor actor = {};
+    actor.launch = fiber.block->launch;
+    actor.block = fiber.position.in_grid.x;
+    actor.thread = fiber.position.in_block.x;
+    actor.phase = fiber.phase;
+    actor.atomic = atomic;
+    return actor;
+}
+
+bool ordered(const Actor& first, const Actor& second) {
+    if (first.launch != second.launch) return launches[second.launch].before >> first.launch & 1;
+    if (first.block != second.block) return false;
+    return first.thread == second.thread || first.phase < second.phase;
+}
+
+int region_number(const Region* region) {
+    for (size_t i = 0; i < regions.size(); i++)
+        if (regions[i].get() == region) return (int)i;
+    return -1;
+}
+
+void report(Kind kind, u64 at, u64 size, int what, const Region* region, const Actor* other) {
+    const Actor self = actor_of(*current, false);
+    for (const Finding& known : findings)
+        // One for each kernel's place in memory would drown the rest.
+        if (known.kind == (u64)kind && known.launch == self.launch && known.block == self.block &&
+            known.thread == self.thread && known.region == (u64)region_number(region))
+            return;
+    if (findings.size() >= MOST_FINDINGS) return;
+    Finding found = {};
+    found.kind = kind;
+    found.launch = self.launch;
+    found.block = self.block;
+    found.thread = self.thread;
+    found.address = region ? at - region->start : at;
+    found.size = size;
+    found.write = what != READ;
+    found.region = (u64)region_number(region);
+    if (other) {
+        found.other_launch = other->launch;
+        found.other_block = other->block;
+        found.other_thread = other->thread;
+    }
+    findings.push_back(found);
+}
+
+const Actor* unordered(const Byte& byte, const Actor& self, int what) {
+    if (!byte.writer.nobody() && !(what == ATOMIC && byte.writer.atomic) && !ordered(byte.writer, self))
+        return &byte.writer;
+    if (what != READ)
+        for (const Actor& reader : byte.readers)
+            if (!reader.nobody() && !(what == ATOMIC && reader.atomic) && !ordered(reader, self)) return &reader;
+    return nullptr;
+}
+
+void remember(Byte& byte, const Actor& self, int what) {
+    if (what == READ) {
+        // The latest of one thread stands for its earlier ones; the older of two others gives way.
+        const bool first = byte.readers[0].launch == self.launch && byte.readers[0].block == self.block &&
+                           byte.readers[0].thread == self.thread;
+        if (!first) byte.readers[1] = byte.readers[0];
+        byte.readers[0] = self;
+    } else {
+        byte.writer = self;
+        byte.readers[0] = byte.readers[1] = Actor{};
+    }
+}
+
+void touch(Region& region, u64 at, u64 size, int what) {
+    const Actor self = actor_of(*current, what == ATOMIC);
+    const Actor* other = nullptr;
+    bool unwritten = false;
+    Actor found = {};
+    for (u64 i = at - region.start; i < at - region.start + size; i++) {
+        Byte& byte = region.bytes[i];
+        if (!other && (other = unordered(byte, self, what))) found = *other;
+        if (!region.written.empty()) {
+            unwritten |= what != WRITE && !region.written[i];
+            if (what != READ) region.written[i] = 1;
+        }
+        remember(byte, self, what);
+    }
+    if (other) report(RACE, at, size, what, &region, &found);
+    if (unwritten) report(UNINITIALISED, at, size, what, &region, nullptr);
+}
+
+Region* find_region(u64 at, u64 size) {
+    if (current->block->shared->holds(at, size)) return current->block->shared.get();
+    for (auto& region : regions)
+        if (region->holds(at, size)) return region.get();
+    return nullptr;
+}
+
+bool own_memory(u64 at, u64 size) {
+    const Launch& launch = launches[current->block->launch];
+    const u64 params = (u64)launch.params.data(), stack = (u64)current->stack;
+    return (at >= stack && at + size <= stack + STACK_BYTES) ||
+           (at >= params && at + size <= params + launch.params.size() * 8);
+}
+
+void access(u64 at, u64 size, int what) {
+    if (!current || own_memory(at, size)) return;
+    accesses++;
+    if (--budget == 0) {
+        report(ENDLESS, at, size, what, nullptr, nullptr);
+        budget = 1;
+        stop_thread();
+    }
+    if ((random_number() >> 20 & 1023) < preempt_rate) yield();
+    Region* region = find_region(at, size);
+    if (!region) {
+        report(OUT_OF_BOUNDS, at, size, what, nullptr, nullptr);
+        stop_thread();
+    }
+    if (what != READ && !(region->flags & WRITABLE)) {
+        report(WRITE_TO_CONST, at, size, what, region, nullptr);
+        stop_thread();
+    }
+    if (at % size) {
+        report(MISALIGNED, at, size, what, region, nullptr);
+        stop_thread();
+    }
+    touch(*region, at, size, what);
+}
+
+// --- threads, blocks, launches ------------------------------------------------------------------
+
+void run_fiber() {
+    launches[current->block->launch].body(launches[current->block->launch].params.data());
+    current->ended = true;
+    swapcontext(&current->context, &scheduler);
+}
+
+unsigned char* take_stack() {
+    if (free_stacks.empty()) return (unsigned char*)malloc(STACK_BYTES);
+    unsigned char* stack = free_stacks.back();
+    free_stacks.pop_back();
+    return stack;
+}
+
+std::unique_ptr<Fiber> start_fiber(Block* block, const Launch& launch, unsigned block_index, unsigned thread) {
+    std::unique_ptr<Fiber> fiber(new Fiber());
+    fiber->stack = take_stack();
+    fiber->block = block;
+    fiber->position = {{launch.grid}, {launch.block}, {block_index}, {thread}};
+    fiber->phase = 1;
+    getcontext(&fiber->context);
+    fiber->context.uc_stack.ss_sp = fiber->stack;
+    fiber->context.uc_stack.ss_size = STACK_BYTES;
+    fiber->context.uc_link = nullptr;
+    makecontext(&fiber->context, run_fiber, 0);
+    return fiber;
+}
+
+void start_block(int number) {
+    Launch& launch = launches[number];
+    std::unique_ptr<Block> block(new Block());
+    block->launch = number;
+    memset(block->memory, 0xCB, SHARED_BYTES);
+    block->shared.reset(new Region((u64)block->memory, SHARED_BYTES, WRITABLE | UNWRITTEN));
+    for (unsigned thread = 0; thread < launch.block; thread++)
+        block->fibers.push_back(start_fiber(block.get(), launch, launch.started, thread));
+    launch.started++;
+    resident.push_back(std::move(block));
+}
+
+bool ready(int number) {
+    for (size_t i = 0; i < launches.size(); i++)
+        if (launches[number].before >> i & 1 && launches[i].ended < launches[i].grid) return false;
+    return launches[number].started < launches[number].grid;
+}
+
+void fill(unsigned most) {
+    std::vector<int> waiting;
+    while (resident.size() < most) {
+        waiting.clear();
+        for (size_t i = 0; i < launches.size(); i++)
+            if (ready((int)i)) waiting.push_back((int)i);
+        if (waiting.empty()) return;
+        start_block(waiting[random_number() % waiting.size()]);
+    }
+}
+
+// Everyone waits, or has ended: the barrier opens.
+void open_barrier(Block& block) {
+    Fiber* first = nullptr;
+    bool broken = false, ended = false, differs = false;
+    for (auto& fiber : block.fibers) {
+        broken |= fiber->broken;
+        ended |= fiber->ended;
+        if (fiber->ended) continue;
+        if (!first) first = fiber.get();
+        differs |= fiber->barrier != first->barrier;
+    }
+    if ((ended || differs) && !broken) {
+        current = first;
+        report(DIVERGENCE, 0, 0, READ, nullptr, nullptr);
+        findings.back().line = (u64)first->barrier;
+        current = nullptr;
+    }
+    for (auto& fiber : block.fibers) {
+        fiber->barrier = 0;
+        fiber->phase++;
+    }
+}
+
+// Runs one thread of a block up to its next pause; false when the block has ended.
+bool advance(Block& block) {
+    std::vector<Fiber*> able;
+    bool alive = false;
+    for (auto& fiber : block.fibers) {
+        alive |= !fiber->ended;
+        if (!fiber->ended && !fiber->barrier) able.push_back(fiber.get());
+    }
+    if (!alive) return false;
+    if (able.empty()) {
+        open_barrier(block);
+        return true;
+    }
+    current = able[random_number() % able.size()];
+    swapcontext(&scheduler, &current->context);
+    current = nullptr;
+    return true;
+}
+
+}  // namespace
+
+extern "C" {
+
+void checked_reset() {
+    regions.clear();
+    launches.clear();
+    findings.clear();
+}
+
+int checked_region(u64 start, u64 size, int flags) {
+    regions.emplace_back(new Region(start, size, flags));
+    return (int)regions.size() - 1;
+}
+
+// Whether each byte of a region that was unwritten at first is written now.
+void checked_written(int region, unsigned char* target, int set) {
+    std::vector<unsigned char>& written = regions[region]->written;
+    if (set)
+        memcpy(written.data(), target, written.size());
+    else
+        memcpy(target, written.data(), written.size());
+}
+
+int checked_submit(void (*body)(const void*), const u64* params, int fields, unsigned grid, unsigned block, u64 before) {
+    launches.push_back(Launch{body, std::vector<u64>(params, params + fields), grid, block, before, 0, 0});
+    return (int)launches.size() - 1;
+}
+
+int checked_run(u64 seed, unsigned rate, unsigned most_resident, u64 most_accesses) {
+    random_state = (seed + 1) * 0x9E3779B97F4A7C15ULL | 1;
+    preempt_rate = rate;
+    budget = most_accesses;
+    for (fill(most_resident); !resident.empty(); fill(most_resident)) {
+        const size_t at = random_number() % resident.size();
+        if (advance(*resident[at])) continue;
+        launches[resident[at]->launch].ended++;
+        for (auto& fiber : resident[at]->fibers) free_stacks.push_back(fiber->stack);
+        resident[at].swap(resident.back());
+        resident.pop_back();
+    }
+    return (int)findings.size();
+}
+
+const Finding* checked_findings() { return findings.data(); }
+u64 checked_accesses() { return accesses; }
+
+// --- what the kernels call ------------------------------------------------------------------------
+
+const Position* checked_position() { return &current->position; }
+void* checked_shared() { return current->block->memory; }
+void checked_barrier(int line) {
+    current->barrier = line;
+    yield();
+}
+
+u64 checked_add(u64* at, u64 value) {
+    access((u64)at, 8, ATOMIC);
+    const u64 before = *at;
+    *at = before + value;
+    return before;
+}
+u64 checked_min(u64* at, u64 value) {
+    access((u64)at, 8, ATOMIC);
+    const u64 before = *at;
+    if (value < before) *at = value;
+    return before;
+}
+unsigned checked_exchange(unsigned* at, unsigned value) {
+    access((u64)at, 4, ATOMIC);
+    const unsigned before = *at;
+    *at = value;
+    return before;
+}
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+#define WATCH(size)                                                                  \
+    void __tsan_read##size(void* at) { access((u64)at, size, READ); }            \
+    void __tsan_write##size(void* at) { access((u64)at, size, WRITE); }          \
+    void __tsan_unaligned_read##size(void* at) { access((u64)at, size, READ); } \
+    void __tsan_unaligned_write##size(void* at) { access((u64)at, size, WRITE); }
+WATCH(1)
+WATCH(2)
+WATCH(4)
+WATCH(8)
+WATCH(16)
+// Accesses of other sizes are several of the machine's.
+void __tsan_read_range(void* at, unsigned long size) {
+    for (unsigned long i = 0; i < size; i++) access((u64)at + i, 1, READ);
+}
+void __tsan_write_range(void* at, unsigned long size) {
+    for (unsigned long i = 0; i < size; i++) access((u64)at + i, 1, WRITE);
+}
+}

@@ -1,0 +1,131 @@
+"""The source compiled for GPUs, by NVRTC alone: no driver, no toolkit, no header.
+
+NVRTC is the library of the wheels `nvidia-cuda-nvrtc-cu12` and `nvidia-cuda-nvrtc` (CUDA 13), which
+CuPy uses too; `$KVPROOF_NVRTC` names another one. An artefact lies in the user's cache under what it
+was made from: NVRTC's version, architecture, options and source.
+"""
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from kvproof.kernels.builds import BuildError, cache_folder
+from kvproof.kernels.source import read_source, signatures
+
+CUBINS: Final = ("sm_80", "sm_90", "sm_100")
+FALLBACK: Final = "compute_80"
+"""PTX, for the driver to compile on a GPU of another architecture."""
+ARCHITECTURES: Final = (*CUBINS, FALLBACK)
+
+_USAGE: Final = re.compile(
+    r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    r".*?Used (\d+) registers",
+    re.DOTALL,
+)
+
+# Multiplications and additions round one by one, as in the build for a processor.
+OPTIONS: Final = ("--std=c++17", "--fmad=false")
+
+
+def find_nvrtc() -> Path | None:
+    """The library, if it is installed."""
+    if given := os.environ.get("KVPROOF_NVRTC"):
+        return Path(given)
+    return next(iter(_installed()), None)
+
+
+def _installed() -> Iterator[Path]:
+    for folder in sys.path:
+        for place in ("cuda_nvrtc", "cu13"):
+            found = sorted((Path(folder) / "nvidia" / place / "lib").glob("libnvrtc.so.*"))
+            yield from found
+
+
+class _Nvrtc:
+    """The calls of the library that we need; each raises `BuildError` with the library's words."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BuildError(f"{path} can't be loaded: {error}.") from error
+        self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def call(self, name: str, *arguments: object) -> None:
+        code = getattr(self.library, name)(*arguments)
+        if code:
+            raise BuildError(f"{name}: {self.library.nvrtcGetErrorString(code).decode()}.")
+
+    def version(self) -> str:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}"
+
+    def text(self, what: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        self.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        found = ctypes.create_string_buffer(size.value)
+        self.call(f"nvrtcGet{what}", program, found)
+        return found.raw
+
+    def compile(self, source: str, options: tuple[str, ...], what: str) -> bytes:
+        """The cubin or the PTX, or what the compilers said (`what` is `ProgramLog`)."""
+        program = ctypes.c_void_p()
+        self.call(
+            "nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kv_kernels.cu", 0, None, None
+        )
+        try:
+            given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+            if self.library.nvrtcCompileProgram(program, len(options), given):
+                log = self.text("ProgramLog", program).rstrip(b"\0").decode()
+                raise BuildError(f"NVRTC refused the source:\n{log[-2000:]}")
+            return self.text(what, program)
+        finally:
+            self.call("nvrtcDestroyProgram", ctypes.byref(program))
+
+
+@lru_cache(maxsize=1)
+def _load(path: Path) -> _Nvrtc:
+    return _Nvrtc(path)
+
+
+def build_gpu(architecture: str, source: str | None = None) -> Path:
+    """A cubin for `sm_…`, or PTX for `compute_…`. Raises `BuildError`, also where there is no NVRTC."""
+    path = find_nvrtc()
+    if path is None:
+        raise BuildError("no NVRTC; the extra cuda12 brings it.")
+    nvrtc, source = _load(path), read_source() if source is None else source
+    options = (f"--gpu-architecture={architecture}", *OPTIONS)
+    what, ending = ("CUBIN", "cubin") if architecture.startswith("sm_") else ("PTX", "ptx")
+    key = sha256("\0".join(("nvrtc", nvrtc.version(), *options, source)).encode()).hexdigest()[:32]
+    target = cache_folder() / key / f"kv_kernels.{architecture}.{ending}"
+    if not target.exists():
+        made = nvrtc.compile(source, options, what)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_suffix(f".{os.getpid()}")
+        draft.write_bytes(made)
+        draft.replace(target)
+    return target
+
+
+def resource_usage(architecture: str, source: str | None = None) -> dict[str, tuple[int, int]]:
+    """Per kernel of a cubin the registers of a thread, and the bytes of its stack and spills together.
+
+    Raises `BuildError` where there is no NVRTC, or where it says nothing of a kernel.
+    """
+    path = find_nvrtc()
+    if path is None:
+        raise BuildError("no NVRTC; the extra cuda12 brings it.")
+    options = (f"--gpu-architecture={architecture}", *OPTIONS, "--ptxas-options=-v")
+    source = read_source() if source is None else source
+    log = _load(path).compile(source, options, "ProgramLog").decode(errors="replace")
+    found = {name: (int(used), sum(map(int, local))) for name, *local, used in _USAGE.findall(log)}
+    if missing := signatures(source).keys() - found.keys():
+        raise BuildError(f"NVRTC said nothing of {', '.join(sorted(missing))}.")
+    return found

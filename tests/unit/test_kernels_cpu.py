@@ -1,0 +1,191 @@
+"""The device source compiled by g++: equal to numpy bit by bit, whatever the geometry of a launch."""
+
+import numpy as np
+import pytest
+
+from kvproof.kernels import builds, differential, twins
+from kvproof.kernels.backends.base import SlotError
+from kvproof.kernels.backends.choose import choose
+from kvproof.kernels.backends.cpu_backend import CpuBackend
+from kvproof.kernels.backends.numpy_backend import NumpyBackend
+from kvproof.kernels.calls import Kernels
+from kvproof.kernels.faults import all_faults
+from kvproof.kernels.layouts import LayoutError
+from kvproof.kernels.library import Call, CpuLibrary, address
+from kvproof.kernels.words import Geometry
+
+GEOMETRY = Geometry(2, 3, 2)
+KINDS = len(differential.COMPARISONS)
+
+
+@pytest.fixture(scope="module")
+def library():
+    if builds.compiler() is None:
+        pytest.skip("no C++ compiler")
+    return CpuLibrary(builds.build_cpu())
+
+
+@pytest.fixture
+def backend(library):
+    return CpuBackend(library)
+
+
+def ints(*values: int):
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize("kind", range(KINDS), ids=list(differential.COMPARISONS))
+def test_random_cases_equal_numpy(library, kind):
+    seeds = range(kind, 140 * KINDS, KINDS)
+    assert [line for seed in seeds for line in differential.differences(seed, library)] == []
+
+
+@pytest.mark.parametrize(
+    "fault", [each for each in all_faults() if each.gate == "differential"], ids=lambda each: each.name
+)
+def test_a_planted_fault_is_found_by_the_comparison(library, fault):
+    # Without optimization: the compiler is what takes the time.
+    planted = builds.build(fault.plant(), builds.PRELUDE, (*builds.OPTIONS, "-O0"))
+    broken = CpuLibrary(planted, fault.plant())
+    assert any(differential.differences(seed, broken) for seed in range(60 * KINDS))
+
+
+@pytest.mark.parametrize("slots", [[-1], [30], [2**40]])
+def test_a_read_outside_is_refused_and_forgotten(backend, slots):
+    cache = backend.new_cache(GEOMETRY, 5, 4)
+    with pytest.raises(SlotError):
+        backend.gather(cache, ints(*slots))
+    with pytest.raises(SlotError):
+        backend.verify_blocks(cache, ints(*slots), ints(0), np.zeros(1, np.uint64))
+    with pytest.raises(SlotError):
+        backend.fingerprint_blocks(cache, ints(*slots), ints(0), ints(1))
+    backend.gather(cache, ints(3))
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 2), (0, 5)])
+def test_a_fingerprint_ends_with_its_block(backend, start, end):
+    with pytest.raises(SlotError):
+        backend.fingerprint_blocks(backend.new_cache(GEOMETRY, 5, 4), ints(1), ints(start), ints(end))
+
+
+def test_a_view_of_some_blocks_is_refused_even_after_a_whole_cache_of_its_form(backend):
+    whole = backend.new_cache(GEOMETRY, 4, 4)
+    key, value = backend.synthesize(np.arange(1, dtype=np.uint64), GEOMETRY)
+    backend.reshape_and_cache(key, value, whole, ints(1))
+    part = backend.new_cache(GEOMETRY, 5, 4)[:, 1:]
+    for call in (
+        lambda: backend.reshape_and_cache(key, value, part, ints(1)),
+        lambda: backend.gather(part, ints(1)),
+        lambda: backend.verify_blocks(part, ints(1), ints(1), ints(1).astype(np.uint64)),
+        lambda: backend.copy_blocks(part, ints(1), ints(2), ints(1)),
+    ):
+        with pytest.raises(ValueError, match="contiguous"):
+            call()
+
+
+def test_arguments_that_do_not_fit_are_refused(backend):
+    cache = backend.new_cache(GEOMETRY, 4, 4)
+    key, value = backend.synthesize(np.arange(2, dtype=np.uint64), GEOMETRY)
+    with pytest.raises(ValueError, match="1 slots for 2 keys"):
+        backend.reshape_and_cache(key, value, cache, ints(1))
+    with pytest.raises(ValueError, match="64 bits"):
+        backend.reshape_and_cache(key.astype(np.int64), value, cache, ints(1, 2))
+    with pytest.raises(LayoutError):
+        backend.reshape_and_cache(key[:, :1], value[:, :1], cache, ints(1, 2))
+    with pytest.raises(ValueError, match="offsets"):
+        backend.verify_blocks(cache, ints(1, 2), ints(1), np.zeros(2, np.uint64))
+    with pytest.raises(ValueError, match="targets"):
+        backend.copy_blocks(cache, ints(1, 2), ints(1), ints(1))
+    with pytest.raises(ValueError, match="geometry"):
+        backend.synthesize(np.zeros(1, np.uint64), Geometry(1, 4097, 1))
+
+
+@pytest.mark.parametrize("split", [{"ratio": 3}, {"world": 2, "interleave": 3}, {"world": 2, "rank": 2}])
+def test_a_split_that_does_not_divide_a_block_is_refused(backend, split):
+    table, lengths = np.ones((1, 1), np.int32), np.ones(1, np.int32)
+    with pytest.raises(ValueError, match="no such split"):
+        backend.compute_slot_mapping(table, lengths, ints(0), ints(0), 4, **split)
+
+
+def test_a_length_beyond_the_table_is_never_followed(backend):
+    with pytest.raises(SlotError):
+        backend.compute_slot_mapping(np.ones((1, 2), np.int32), np.array([9], np.int32), ints(0), ints(8), 4)
+
+
+def test_keys_and_values_may_lie_apart_and_differently(backend):
+    key, value = backend.synthesize(np.arange(3, dtype=np.uint64), GEOMETRY)
+    caches = [backend.new_cache(GEOMETRY, 2, 4) for _ in range(2)]
+    backend.reshape_and_cache(key, np.asfortranarray(value), caches[0], ints(0, 5, 2))
+    NumpyBackend().reshape_and_cache(key, value, caches[1], ints(0, 5, 2))
+    assert np.array_equal(*caches)
+
+
+def test_claims_of_slots_outlast_their_epochs(backend):
+    cache = backend.new_cache(GEOMETRY, 2, 4)
+    key, value = backend.synthesize(np.arange(2, dtype=np.uint64), GEOMETRY)
+    backend._epoch = 2**32 - 2
+    for _ in range(4):
+        assert backend.reshape_and_cache(key, value, cache, ints(1, 2)).clean
+        assert backend.reshape_and_cache(key, value, cache, ints(1, 1)).conflicts == (1,)
+
+
+def test_every_half_and_every_e4m3_byte_is_widened_exactly(library):
+    kernels = Kernels(library)
+    # Attention over one position is that position's value: all that happens to it is widening.
+    for bits, meant in (
+        (np.arange(2**16, dtype=np.uint16).view(np.float16), None),
+        (np.arange(256, dtype=np.uint8), twins.e4m3_values()),
+        (np.arange(2**16, dtype=np.uint16), twins.bf16_values(np.arange(2**16, dtype=np.uint16))),
+    ):
+        value = bits.reshape(-1, 1, 1, 256)
+        wanted = (bits.astype(np.float32) if meant is None else meant).reshape(-1, 1, 256)
+        blocks = len(value)
+        table = np.arange(blocks, dtype=np.int32)[:, None]
+        found, _ = kernels.paged_attention_decode(
+            np.zeros((blocks, 1, 256), np.float32),
+            np.zeros_like(value),
+            value,
+            table,
+            np.ones(blocks, np.int64),
+            scale=1.0,
+        )
+        assert np.array_equal(found, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_quantizing_equals_torch(library, kind):
+    torch = pytest.importorskip("torch")
+    bits = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(getattr(torch, kind))
+    # Beyond the largest number torch and we differ on purpose: ours saturates.
+    values = bits[~(bits.float().abs() > 448)]
+    tokens = values.view(torch.int16).numpy().view(np.float16 if kind == "float16" else np.uint16)
+    cache = np.zeros((1, 1, 1, 1, 1, len(tokens)), np.uint8)
+    scales = np.ones((1, 1), np.float32)
+    Kernels(library).quantize_and_cache(tokens.reshape(1, 1, 1, 1, -1), cache, ints(0), scales)
+    wanted = values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    assert np.array_equal(cache.reshape(-1), wanted)
+
+
+@pytest.mark.parametrize("values", [np.arange(9), np.arange(9)[3:], np.zeros((3, 4), np.uint8)[:, 1:].T])
+def test_an_address_is_that_of_the_first_element(values):
+    assert address(values) == values.__array_interface__["data"][0] == values.ctypes.data
+
+
+def test_a_call_knows_its_fields(library):
+    with pytest.raises(KeyError):
+        Call(library, "synthesize", {"blocks": 1})
+
+
+def test_a_backend_has_a_known_name(library):
+    assert choose("numpy", pytest.fail).name == "numpy"
+    assert choose("cpu", pytest.fail).name == "cpu"
+    assert choose("cpu-checked", pytest.fail).name == "cpu-checked"
+    with pytest.raises(ValueError, match="none of"):
+        choose("gpu", pytest.fail)
+
+
+def test_without_a_compiler_numpy_runs_and_one_line_says_so(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    lines: list[str] = []
+    assert choose("cpu", lines.append).name == "numpy"
+    assert lines == ["device: numpy instead of cpu: no C++ compiler (g++, or what $CXX names)."]

@@ -1,0 +1,125 @@
+"""The GPU's backend, on a stand-in for CuPy whose arrays are copies: nothing of the host is passed by
+address, and what is told comes back as arrays of numpy. On a GPU, the same with CuPy itself."""
+
+from array import array
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kvproof.kernels import builds
+from kvproof.kernels.backends.base import CLEAN, Report, SlotError
+from kvproof.kernels.backends.choose import choose
+from kvproof.kernels.backends.cupy_backend import CupyMemory, architecture_for, parameters_by_value
+from kvproof.kernels.backends.numpy_backend import NumpyBackend
+from kvproof.kernels.backends.source_backend import SourceBackend
+from kvproof.kernels.builds import BuildError
+from kvproof.kernels.library import CpuLibrary, Launch
+from kvproof.kernels.words import Geometry
+
+GEOMETRY = Geometry(2, 3, 2)
+
+
+class DeviceArray(np.ndarray):
+    """An array that has its address where CuPy's arrays have it."""
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.__array_interface__["data"][0])
+
+
+class StandIn:
+    """As much of CuPy as the memory uses. The host's arrays are never where kernels are sent."""
+
+    def full(self, shape, value, kind):
+        return np.full(shape, value, kind).view(DeviceArray)
+
+    def empty(self, shape, kind):
+        return np.empty(shape, kind).view(DeviceArray)
+
+    def asarray(self, values):
+        return values if isinstance(values, DeviceArray) else values.copy().view(DeviceArray)
+
+    def asnumpy(self, values):
+        assert isinstance(values, DeviceArray)
+        return np.array(values)
+
+
+def stand_in():
+    if builds.compiler() is None:
+        pytest.skip("no C++ compiler")
+    return StandInBackend(CpuLibrary(builds.build_cpu()), CupyMemory(StandIn()), Launch())
+
+
+class StandInBackend(SourceBackend):
+    name = "stand-in"
+
+
+def on_a_gpu():
+    try:
+        return choose("cuda", pytest.fail)
+    except BuildError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=[stand_in, on_a_gpu], ids=lambda make: make.__name__)
+def backend(request):
+    return request.param()
+
+
+def ints(*values: int):
+    return np.array(values, np.int64)
+
+
+def test_a_step_on_device_arrays_equals_numpy(backend):
+    digests = np.arange(100, 104, dtype=np.uint64)
+    told = []
+    for each in (backend, NumpyBackend()):
+        cache = each.new_cache(GEOMETRY, 5, 4)
+        table, lengths = np.array([[3, 1, 2]], np.int32), np.array([3], np.int32)
+        slots = each.compute_slot_mapping(table, lengths, ints(0, 0, 0, -1), ints(0, 5, 11, 0), 4)
+        key, value = each.synthesize(digests, GEOMETRY)
+        assert each.reshape_and_cache(key, value, cache, slots) == CLEAN
+        assert each.copy_blocks(cache, ints(2), ints(4), ints(4)) == CLEAN
+        wrong = each.verify_blocks(cache, ints(3, 1, 2, 4, 4), ints(0, 1, 3, 3, 2), digests[[0, 1, 2, 2, 2]])
+        told.append((slots, wrong, *each.gather(cache, ints(12, 5, 11, 19))))
+    for found, wanted in zip(*told, strict=True):
+        assert type(found) is np.ndarray and np.array_equal(found, wanted)
+
+
+def test_what_is_wrong_is_reported_and_forgotten(backend):
+    cache = backend.new_cache(GEOMETRY, 5, 4)
+    key, value = backend.synthesize(np.arange(4, dtype=np.uint64), GEOMETRY)
+    assert backend.reshape_and_cache(key, value, cache, ints(1, 99, 1, -1)) == Report((1,), (2,))
+    assert backend.reshape_and_cache(key, value, cache, ints(1, 2, 3, -1)) == CLEAN
+    with pytest.raises(SlotError):
+        backend.gather(cache, ints(20))
+    assert backend.copy_blocks(cache, ints(1, 2), ints(2, 3), ints(1, 1)) == Report(conflicts=(1,))
+
+
+def test_keys_and_values_of_the_host_are_taken(backend):
+    digests = np.arange(2, dtype=np.uint64)
+    cache = backend.new_cache(GEOMETRY, 5, 4)
+    assert (
+        backend.reshape_and_cache(*NumpyBackend().synthesize(digests, GEOMETRY), cache, ints(4, 7)) == CLEAN
+    )
+    assert not backend.verify_blocks(cache, ints(1, 1), ints(0, 3), digests).any()
+    sums = backend.fingerprint_blocks(cache, ints(1, 1), ints(0, 3), ints(1, 4))
+    assert type(sums) is np.ndarray and sums.shape == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("capability", "built"),
+    [
+        *(("80", "sm_80"), ("86", "sm_80"), ("90", "sm_90"), ("100", "sm_100"), ("103", "sm_100")),
+        *(("75", "compute_80"), ("120", "compute_80")),
+    ],
+)
+def test_a_gpu_gets_a_cubin_of_its_major_version(capability, built):
+    assert architecture_for(capability) == built
+
+
+def test_parameters_are_one_value():
+    packed = parameters_by_value(array("q", [1, -2, 3]))
+    assert packed.shape == (1,) and packed.itemsize == 24
+    assert np.frombuffer(packed.tobytes(), np.int64).tolist() == [1, -2, 3]
