@@ -62,9 +62,7 @@ class Sum:
     def result(self, operations: int, case: Case | None) -> Result:
         """The result of the run."""
         digest = self._digest.hexdigest()[:16]
-        return Result(
-            operations, case, digest, self.exercised, self.situations, self.histories, self.mix
-        )
+        return Result(operations, case, digest, self.exercised, self.situations, self.histories, self.mix)
 
 
 def advance(session: Session, world: World, rule: Rule, choices: Choices) -> int:

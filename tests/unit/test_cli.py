@@ -361,7 +361,7 @@ def small(monkeypatch):
     monkeypatch.setattr(stateful, "stateful", soak.soak)
 
 
-TRACES = {"mooncake_conversation_2k": (1000,)}
+TRACES: dict[str, tuple[int, ...]] = {"mooncake_conversation_2k": (1000,)}
 
 
 def test_a_run_too_small_to_meet_every_situation_is_undecided(small, monkeypatch):

@@ -19,7 +19,7 @@ from kvproof.fuzz.engines.traces import (
 )
 from kvproof.fuzz.engines.workload import run
 from kvproof.fuzz.faults import by_id, planted
-from kvproof.spec.operations import count_of
+from kvproof.spec.operations import count_of, runs_of
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_coding_sessions_share_nothing_with_each_other_and_much_with_themselves(
 
 def test_a_partial_block_without_an_id_belongs_to_its_request_alone() -> None:
     trace = Trace("twins", 4, [Line(6, 1, (0,)), Line(6, 1, (0,)), Line(6, 1, (0, 9))])
-    tails = [tokens[-1] for _, tokens in prompts(trace)]
+    tails = [list(runs_of(tokens))[-1] for _, tokens in prompts(trace)]
     assert [length for _, length in tails] == [2, 2, 2]
     assert len({start for start, _ in tails}) == 3
 
