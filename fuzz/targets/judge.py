@@ -3,10 +3,9 @@
 After a finding its clause is left unchecked and the run goes on, so that one fault does not
 hide the next. What a target's packages print goes to stderr.
 
-A policy that is claimed is compared as long as a difference says something new: until it differs,
-and behind an ignored clause only where that is about what an allocator merely tells. Any other
-fault changes what is hit or held, so that the policy would differ in its wake. Most such faults
-sit in the key fields: the second half of the run compares the policy on prompts of tokens alone.
+A policy that is claimed is compared in the second half of the run, on prompts of tokens alone, until
+it differs. A fault in a key field changes what is hit and held, so that the policy would differ in
+its wake and say nothing new; the first half has judged those fields without it.
 """
 
 import os
@@ -29,7 +28,6 @@ from kvproof.fuzz.targets.known import FIELDS
 from kvproof.fuzz.vectors import Seen
 from kvproof.spec.oracle import BY_CODE
 from kvproof.spec.properties import REFINEMENT
-from kvproof.spec.properties.refinement import TOLD
 from kvproof.spec.vocabulary import Capabilities
 
 FOLLOWS = {
@@ -169,21 +167,19 @@ class _Run:
     def _round(self) -> Result:
         """Fuzz with all that the allocator has; or, to compare its policy, with prompts of tokens alone."""
         claimed = self._has.policy and not self._ignore & REFINEMENT.keys()
-        clear = self._ignore <= TOLD | REFINEMENT.keys()
         half = self._job.operations // 2
-        plain = claimed and not clear and (self.done >= half or self._late(0.5))
-        split = claimed and not clear and not plain
-        compared = claimed and (clear or plain)
+        plain = claimed and (self.done >= half or self._late(0.5))
+        first = claimed and not plain
         result = soak(
-            (half if split else self._job.operations) - self.done,
+            (half if first else self._job.operations) - self.done,
             self._job.seed + self._rounds,
-            compare_policy=compared,
+            compare_policy=plain,
             ignore=frozenset(self._ignore),
             adapter=lambda: self._made(FIELDS if plain else ()),
-            stop=lambda: self._late(0.5 if split else 1.0),
+            stop=lambda: self._late(0.5 if first else 1.0),
         )
         self._rounds += 1
-        if compared:
+        if plain:
             self.exercised.update(dict.fromkeys(REFINEMENT, result.operations))
         return result
 

@@ -6,10 +6,6 @@ from kvproof.spec import operations as op
 from kvproof.spec.clauses import Clause, Evidence
 from kvproof.spec.policy import Policy
 
-TOLD: Final = frozenset({"KV-P-events", "KV-P-chain", "KV-P-accounting", "KV-P-usage"})
-"""Clauses about what an allocator only tells of itself. Nothing that the policy decides depends on it,
-so the comparison means what it says also behind one of these."""
-
 
 def _never(moment: object) -> None:
     """Refinement is compared by `against_policy`, which also needs the policy."""

@@ -167,24 +167,16 @@ def rounds_of(monkeypatch, *falls: str, operations: int = 1_000) -> list[tuple[b
     return rounds
 
 
-def test_it_is_compared_behind_what_is_only_told(monkeypatch):
-    assert rounds_of(monkeypatch) == [(True, False, 1_000)]
-    told = rounds_of(monkeypatch, "KV-P-events", "KV-P-usage")
-    assert told == [(True, False, 1_000), (True, False, 900), (True, False, 800)]
-
-
-def test_behind_any_other_fault_it_is_compared_on_tokens_alone_in_the_second_half(monkeypatch):
-    first, blind, plain = rounds_of(monkeypatch, "KV-I2-standing")
-    assert first == (True, False, 1_000)
-    assert blind == (False, False, 400) and plain == (True, True, 500)
-    late = rounds_of(monkeypatch, *["KV-P-events"] * 5, "KV-P-canonical")
-    assert late[-2:] == [(True, False, 500), (True, True, 400)]
+def test_it_is_compared_in_the_second_half_on_prompts_of_tokens_alone(monkeypatch):
+    assert rounds_of(monkeypatch) == [(False, False, 500), (True, True, 500)]
+    behind = rounds_of(monkeypatch, "KV-I2-standing", "KV-P-events")
+    assert behind == [(False, False, 500), (False, False, 400), (False, False, 300), (True, True, 500)]
 
 
 def test_once_it_differs_it_is_not_compared_any_more(monkeypatch):
-    assert rounds_of(monkeypatch, "KV-P-order") == [(True, False, 1_000), (False, False, 900)]
-    behind = rounds_of(monkeypatch, "KV-I2-standing", "KV-P-events", "KV-P-order", operations=400)
-    assert behind == [(True, False, 400), (False, False, 100), (True, True, 200), (False, False, 100)]
+    rounds = rounds_of(monkeypatch, *["KV-P-events"] * 5, "KV-P-order")
+    assert rounds[-2:] == [(True, True, 500), (False, False, 400)]
+    assert [compared for compared, _, _ in rounds[:-2]] == [False] * 5
 
 
 # --- tokens that are still being sampled ------------------------------------------------
