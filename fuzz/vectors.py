@@ -27,7 +27,8 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     `hit` in tokens, `blocks` of the row, and `shared`: how many blocks of the row another
     request holds too. A refusal has none of them. `least_hit` and `most_blocks` bound what
-    is acceptable, and `most_hit` where an allocator may hit the last token too.
+    is acceptable, and `most_hit` where an allocator may hit the last token too. `counted` are the
+    queries and hits in tokens that metrics must show by then, where there are any to be seen.
     """
 
     after: int
@@ -38,6 +39,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     most_hit: int = 0
     most_blocks: int = 0
     shared: dict[str, int] = {}
+    counted: tuple[int, int] | None = None
 
 
 class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -117,7 +119,15 @@ def run(adapter: Adapter, vector: Vector) -> Seen:
     """Run a vector on an allocator and compare the facts; the oracle judges along what rows show."""
     if reason := unfit(vector, adapter.capabilities):
         return Seen(vector.id, "skipped", reason)
-    session = Session(adapter, vector.config, compare_policy=False, execute=False, ignore=_STRUCTURES)
+    records: list[op.Record] = []
+    session = Session(
+        adapter,
+        vector.config,
+        compare_policy=False,
+        execute=False,
+        ignore=_STRUCTURES,
+        watch=records.append,
+    )
     facts = {fact.after: fact for fact in vector.facts}
     result = "valid"
     for number, operation in enumerate(vector.operations, 1):
@@ -138,7 +148,20 @@ def run(adapter: Adapter, vector: Vector) -> Seen:
             if word == "invalid":
                 return Seen(vector.id, word, f"operation {number}: {reason}")
             result = word if word == "acceptable" else result
+            if result == "valid" and (reason := _miscounted(facts[number], records[-1])):
+                return Seen(vector.id, "invalid", f"operation {number}: {reason}")
     return Seen(vector.id, result)
+
+
+def _miscounted(wanted: Fact, record: op.Record) -> str:
+    """How metrics differ from what must be counted, or nothing; where hits differ they may differ, too."""
+    if wanted.counted is None or record.observation is None:
+        return ""
+    seen = record.observation.metrics
+    if (seen.queries, seen.hits) == wanted.counted:
+        return ""
+    queries, hits = wanted.counted
+    return f"{queries} tokens queried and {hits} hit expected, {seen.queries} and {seen.hits} counted"
 
 
 def _room(name: str, state: State, operation: op.Operation, wanted: Fact, has: Capabilities) -> Seen:

@@ -11,6 +11,7 @@ from kvproof.fuzz.faults import by_id, planted
 from kvproof.fuzz.targets import make_adapter
 from kvproof.fuzz.vectors import Fact, Vector
 from kvproof.spec import operations as op
+from kvproof.spec.oracle import BY_CODE
 
 VECTORS = vectors.bundled()
 FOLDER = resources.files("kvproof.spec.cases") / "vectors"
@@ -31,8 +32,20 @@ def test_index_files_and_schema_agree() -> None:
 
 def test_no_fact_names_a_block() -> None:
     assert set(Fact.__struct_fields__) == {
-        "after", "refused", "hit", "least_hit", "most_hit", "blocks", "most_blocks", "shared",
+        "after", "refused", "hit", "least_hit", "most_hit", "blocks", "most_blocks", "shared", "counted",
     }  # fmt: skip
+
+
+def test_every_clause_has_a_vector() -> None:
+    assert {vector.clause for vector in VECTORS} == set(BY_CODE)
+
+
+def test_who_counts_a_refused_admission_is_invalid() -> None:
+    (vector,) = [each for each in VECTORS if each.id == "counted-once-though-refused-before-4"]
+    with planted([by_id("counted-at-lookup")]):
+        seen = vectors.run(ReferenceAdapter(), vector)
+    assert seen.result == "invalid"
+    assert "counted" in seen.reason
 
 
 @pytest.mark.parametrize("fault", ["full-hit", "adapter-is-salt", "stale-hash", "lookahead-uncovered"])
