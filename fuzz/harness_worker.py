@@ -12,7 +12,7 @@ from kvproof.impl import arithmetic
 from kvproof.impl.worker.protocol import DiffBuilder, Running
 from kvproof.spec import operations as op
 from kvproof.spec.state import Life, State
-from kvproof.spec.vocabulary import CacheConfig, GroupRows
+from kvproof.spec.vocabulary import CacheConfig
 
 _GONE = (op.Finish, op.Abort)
 
@@ -34,8 +34,6 @@ class HarnessWorker:
         self._diffs = DiffBuilder()
         self._tokens: dict[str, list[int]] = {}
         self._extras: dict[str, op.Extras] = {}
-        self._rows: dict[str, GroupRows] = {}
-        """The rows that the worker was last sent."""
 
     def follow(self, operation: op.AnyOperation) -> None:
         """Do what the engine and its worker do at this operation, once the allocator has answered it."""
@@ -53,16 +51,12 @@ class HarnessWorker:
                 self._tokens[output.request].extend(output.sampled)
         elif isinstance(operation, _GONE):
             self._diffs.finish(operation.request)
-            self._rows.pop(operation.request, None)
         elif isinstance(operation, op.Preempt):
             self._diffs.preempt(operation.request)
-            self._rows.pop(operation.request, None)
 
     def _dispatch(self, operation: op.Dispatch) -> None:
         lives = self._state.grants[: len(operation.entries)]
-        # A replaced row goes to the worker as after a resumption, which drops what is still sampled.
-        dropped = any(life.pending and self._swapped(life) for life in lives)
-        if dropped or not all(self._executable(life) for life in lives):
+        if not all(self._executable(life) for life in lives):
             self.lost = True
             return
         running = [self._running(life, entry) for life, entry in zip(lives, operation.entries, strict=True)]
@@ -77,19 +71,7 @@ class HarnessWorker:
 
     def _running(self, life: Life, entry: op.Entry) -> Running:
         assert life.grant is not None
-        name, rows = life.request, self._cut(life)
-        if self._swapped(life):
-            # A declared swap: the worker's row is replaced, as after a resumption (REQ-5.6).
-            self._diffs.preempt(name)
-        self._rows[name] = rows
+        name, rows = life.request, tuple(tuple(row[: self._width]) for row in life.rows)
         return Running(
             name, self._tokens[name], self._extras[name], rows, life.grant.start, entry.n, entry.drafts
         )
-
-    def _cut(self, life: Life) -> GroupRows:
-        return tuple(tuple(row[: self._width]) for row in life.rows)
-
-    def _swapped(self, life: Life) -> bool:
-        """Whether an entry of the row that the worker was last sent is another one now."""
-        pairs = zip(self._rows.get(life.request, ()), self._cut(life), strict=False)
-        return any(new[: len(old)] != old for old, new in pairs)

@@ -131,7 +131,7 @@ class InputBatch:
         if sorted(each.request_id for each in sent) != sorted(each.request_id for each in diff.scheduled):
             raise BatchError("the requests of the step are not those that the message describes.")
         for each in sent:
-            behind = isinstance(each, CachedRequest) and not each.resumed
+            behind = isinstance(each, CachedRequest) and not (each.resumed or each.replaced)
             known_rows = self.states[each.request_id].rows if behind else [()] * len(self.tables)
             for table, known_row, ids in zip(self.tables, known_rows, each.rows, strict=True):
                 table.check_ids(ids, len(known_row))
@@ -150,8 +150,12 @@ class InputBatch:
             return
         row = self.row_of(cached.request_id)
         for table, known, ids in zip(self.tables, state.rows, cached.rows, strict=True):
+            if cached.replaced:
+                known.clear()
             known.extend(ids)
-            if row is not None:
+            if row is not None and cached.replaced:
+                table.add_row(row, ids)
+            elif row is not None:
                 table.append_row(row, ids)
 
     def _add(self, state: RequestState) -> None:

@@ -26,13 +26,14 @@ class CachedRequest:
     """A request that the worker knows: the ids behind its rows' ends, per group.
 
     If it `resumed` after a preemption `rows` replace the old ones, and `tokens` are all that
-    are known by then.
+    are known by then. If its rows were `replaced` they are whole, too, and all else goes on.
     """
 
     request_id: str
     rows: GroupRows
     resumed: bool = False
     tokens: tuple[int, ...] = ()
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class DiffBuilder:
     """The engine's memory of what the worker has been sent."""
 
     def __init__(self) -> None:
-        self._sent: dict[str, tuple[int, ...]] = {}
-        """The row lengths of each living request that the worker has."""
+        self._sent: dict[str, GroupRows] = {}
+        """The rows of each living request that the worker has."""
         self._waiting: set[str] = set()
         """Preempted requests that the worker still knows."""
         self._finished: list[str] = []
@@ -103,17 +104,24 @@ class DiffBuilder:
         for each in running:
             name = each.request_id
             sent = self._sent.get(name)
-            if sent is not None:
-                appended = tuple(row[n:] for row, n in zip(each.rows, sent, strict=True))
+            if sent is not None and _begin_with(each.rows, sent):
+                appended = tuple(row[len(old) :] for row, old in zip(each.rows, sent, strict=True))
                 cached.append(CachedRequest(name, appended))
+            elif sent is not None:
+                cached.append(CachedRequest(name, each.rows, replaced=True))
             elif name in self._waiting:
                 self._waiting.remove(name)
                 cached.append(CachedRequest(name, each.rows, True, tuple(each.tokens)))
             else:
                 new.append(NewRequest(name, tuple(each.tokens), each.payload, each.rows, each.start))
-            self._sent[name] = tuple(len(row) for row in each.rows)
+            self._sent[name] = each.rows
         finished, preempted = tuple(self._finished), tuple(self._preempted)
         self._finished.clear()
         self._preempted.clear()
         scheduled = tuple(Scheduled(each.request_id, each.start, each.n, each.drafts) for each in running)
         return StepDiff(step, scheduled, tuple(new), tuple(cached), finished, preempted, padding)
+
+
+def _begin_with(rows: GroupRows, sent: GroupRows) -> bool:
+    """Whether rows have only grown since they were sent."""
+    return all(row[: len(old)] == old for row, old in zip(rows, sent, strict=True))

@@ -62,6 +62,22 @@ def test_a_resumed_request_is_sent_anew_with_all_tokens_but_without_its_payload(
     assert again.cached == (CachedRequest("a", ((3, 4),), True, (1, 2, 3, 4, 5)),)
 
 
+def test_a_row_that_did_more_than_grow_is_sent_whole_while_the_request_goes_on(builder, batch):
+    batch.apply(builder.build(1, [running("a", [1, 2], tokens=[5, 6])]))
+    state = batch.states["a"]
+    diff = builder.build(2, [running("a", [1, 4, 3])])
+    assert diff.cached == (CachedRequest("a", ((1, 4, 3),), replaced=True),)
+    assert (diff.new, diff.preempted) == ((), ())
+    batch.apply(diff)
+    assert rows_of(batch)[0] == [1, 4, 3]
+    assert batch.states["a"] is state and state.tokens == [5, 6]
+    shorter = builder.build(3, [running("a", [7])])
+    batch.apply(shorter)
+    assert rows_of(batch)[0] == [7, 0, 0]
+    batch.apply(builder.build(4, [running("a", [7, 2])]))
+    assert rows_of(batch)[0] == [7, 2, 0]
+
+
 def test_a_reused_id_is_a_new_request(builder):
     builder.build(1, [running("a", [1])])
     builder.finish("a")
@@ -271,6 +287,16 @@ def test_a_step_uses_the_output_of_the_step_before_it_even_if_sent_earlier(rig):
     rig.retire(1, a=2)
     rig.retire(2, a=3)
     assert rig.wrong(3, [0, 1, 2]) == set()
+
+
+def test_a_row_is_replaced_while_a_token_is_sampled_and_the_token_is_not_lost(rig):
+    rig.dispatch(running("a", [3, 5], 0, 4, [0, 1, 2, 3]))
+    rig.dispatch(running("a", [3, 6], 4, 1))
+    rig.retire(1, a=4)
+    rig.retire(2, a=5)
+    assert rig.wrong(3, range(4)) == set()
+    assert rig.wrong(6, range(5), first=4) == set()
+    assert rig.worker.batch.states["a"].tokens == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_step_executes_when_it_retires_on_the_rows_of_its_dispatch(rig):
