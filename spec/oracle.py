@@ -20,13 +20,13 @@ from kvproof.spec.properties import PROPERTIES, REFINEMENT
 from kvproof.spec.properties.refinement import against_policy
 from kvproof.spec.situations import Watch
 from kvproof.spec.state import State
-from kvproof.spec.transitions import apply
+from kvproof.spec.transitions import Effects, apply
 from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
 _GRANTS: Final = (op.Admit, op.Extend)
 _STEPS: Final = (op.Dispatch, op.Retire)
-_IN_TIME: Final = ("KV-P-crash", "KV-I4-release", "KV-I6-withdraw", "KV-I4-key", "KV-I2-key", "KV-P-leak")
-"""Clauses of every operation that depend on content, on what is in flight, or on the answer."""
+_IN_TIME: Final = ("KV-I4-release", "KV-I6-withdraw", "KV-I2-key", "KV-P-leak")
+"""Clauses of every operation that depend on content or on what is in flight."""
 _CRASHES: Final = tuple(clause for clause in PROPERTIES if clause.code in ("KV-P-capacity", "KV-P-crash"))
 CLAUSES: Final[tuple[Clause, ...]] = (
     *_CRASHES,
@@ -151,25 +151,18 @@ class Oracle:
         assert self.violation is None, "a violated history is over"
         effects = apply(self.state, operation, answer)
         moment = Moment(operation, answer, self.state, effects, self.keys, seen, self._previous, memory)
-        same = seen is not None and self._same(seen)
-        still = same and (type(answer) is op.Refused or type(operation) in op.QUESTIONS)
-        still = still and type(answer) is not op.Crashed
-        if still:
-            clauses = self._asked[type(operation)]
-        elif same and type(operation) in _STEPS and not (effects.released or effects.swapped):
-            clauses = self._moved[type(operation)]
-        else:
-            clauses = self._clauses[type(operation)]
-            if seen is not None:
-                self._learn(moment, seen)
+        kind = type(operation)
+        few = self._unchanged(operation, answer, seen, effects)
+        if few is None and seen is not None:
+            self._learn(moment, seen)
         fallen = []
-        for clause in clauses:
+        for clause in self._clauses[kind] if few is None else few:
             evidence = clause.check(moment)
             if evidence is not None:
                 fallen.append((clause, evidence))
         if self.policy is not None and not fallen:
             expected = self.policy.follow(self.state, operation)
-            shown = None if still else seen
+            shown = seen if few is None or kind in _STEPS else None
             different = against_policy(self.policy, expected, answer, shown, self.keys.claim_of)
             fallen = [different] if different else []
         if fallen:
@@ -178,21 +171,34 @@ class Oracle:
             self.violation = Violation(clause.code, clause.sentence, self.records, evidence, also)
         else:
             self.watch.see(moment, self.records)
-        if type(operation) in _GRANTS:
+        if kind in _GRANTS:
             self.mix.count(moment)
         self.records += 1
-        self.operations[type(operation).__name__] += 1
+        self.operations[kind.__name__] += 1
         if seen is not None:
             self._previous = seen
         return self.violation
 
-    def _same(self, seen: op.Observation) -> bool:
-        """Whether what is seen has not changed since the record before.
+    def _unchanged(
+        self, operation: op.Operation, answer: op.Answer, seen: op.Observation | None, effects: Effects
+    ) -> tuple[Clause, ...] | None:
+        """The clauses that can fall although what is seen is as before; none where that is not so.
 
-        After a refusal or a question the state hasn't either, so that the clauses that speak of
-        these two alone hold as they did there. After a step that lets nothing go holders, rows and
-        counters are the same: what is left to ask is about content and what is in flight.
+        After a refusal or a question the state hasn't changed either, so that the clauses that speak
+        of these two alone hold as they did there. After a step that lets nothing go holders, rows
+        and counters are the same: what is left to ask is about content and what is in flight.
         """
+        if seen is None or type(answer) is op.Crashed or not self._same(seen):
+            return None
+        kind = type(operation)
+        if type(answer) is op.Refused or kind in op.QUESTIONS:
+            return self._asked[kind]
+        if kind in _STEPS and not (effects.released or effects.swapped):
+            return self._moved[kind]
+        return None
+
+    def _same(self, seen: op.Observation) -> bool:
+        """Whether what is seen has not changed since the record before."""
         before = self._previous
         return (
             before is not None
