@@ -19,7 +19,7 @@ from kvproof.fuzz.cli.failures import file_name
 from kvproof.fuzz.cli.files import check_folder
 from kvproof.fuzz.reports.terminal import trimmed
 from kvproof.fuzz.reports.wording import plural
-from kvproof.fuzz.targets import split
+from kvproof.fuzz.targets import named, split
 from kvproof.fuzz.targets.judge import Job, Judgement, judge_apart
 from kvproof.spec.oracle import BY_CODE
 
@@ -35,7 +35,7 @@ def targets_of(targets: Sequence[str], releases: str) -> list[str]:
             raise BadInput(f"--releases spreads the last target, and {last} names a release already.")
         chosen += [f"{last}=={release.strip()}" for release in releases.split(",") if release.strip()]
     for target in chosen:
-        split(target)
+        named(target)
     return list(dict.fromkeys(chosen))
 
 

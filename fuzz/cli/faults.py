@@ -87,7 +87,9 @@ def run(fault: Fault, engine: str, operations: int, seed: int = 0) -> Row:
     "--matrix", is_flag=True, help="Ask every engine: the two, exploration, the theorems, the workload."
 )
 @click.option(
-    "--record", type=click.Path(path_type=Path), help="A folder for what --seeds or --mutants finds."
+    "--record",
+    type=click.Path(path_type=Path),
+    help="A folder for what --seeds, --matrix or --mutants finds.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the faults and plant none.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
@@ -115,14 +117,26 @@ def command(
       kvproof faults
       kvproof faults --only stale-hash --engine hypothesis
       kvproof faults --patch my-faults.toml --json
-      kvproof faults --seeds 20 --record ci/recorded
+      kvproof faults --seeds 20 --record fuzz/faults
       kvproof faults --matrix --record ci/recorded
       kvproof faults --mutants --record ci/recorded
     """
     to = console(as_json)
+    modes = {"--seeds": seeds is not None, "--matrix": matrix, "--mutants": mutants, "--list": listing}
+    asked = [name for name, given in modes.items() if given]
+    if len(asked) > 1:
+        raise BadInput(f"{' and '.join(asked)} are different things to do; give one of them.")
+    if mutants and (only or patch):
+        raise BadInput("--mutants makes its own; leave out --only and --patch.")
+    if matrix and patch:
+        raise BadInput("--matrix is of the faults that ship, whose power is on record; leave out --patch.")
+    if (matrix or mutants) and (engine or ops or seed):
+        raise BadInput(f"{asked[0]} has its own engines and budgets; leave out --engine, --ops and --seed.")
     if record is not None:
-        if seeds is None and not mutants and not matrix:
+        if listing or not asked:
             raise BadInput("--record keeps what --seeds, --mutants or --matrix finds; give one of them.")
+        if only or patch:
+            raise BadInput("a record has every fault; leave out --only and --patch, or --record.")
         check_folder(record)
     if mutants:
         return _mutants(to, record, as_json)

@@ -14,7 +14,8 @@ import msgspec
 
 from kvproof.fuzz import cases
 from kvproof.fuzz.engines.hunt import runs
-from kvproof.fuzz.engines.power_record import Recorded, recorded
+from kvproof.fuzz.engines.power import Power
+from kvproof.fuzz.engines.power_record import recorded
 from kvproof.fuzz.faults import Fault, edits, planted
 from kvproof.fuzz.shrink import shrink
 
@@ -57,7 +58,7 @@ class Line(msgspec.Struct, frozen=True):
         return any(cell.state == "killed" for cell in self.cells)
 
 
-def line(fault: Fault, rows: Sequence[Recorded]) -> Line:
+def line(fault: Fault, rows: Sequence[Power]) -> Line:
     """All engines on one fault."""
     own = [_fuzzed(fault, row) for row in rows if row.fault == fault.id]
     cells = (*own, _explored(fault), _proved(fault), _served(fault))
@@ -71,7 +72,7 @@ def _seeded(fault: Fault) -> int:
     return len(cases.parse(file.read_bytes(), file.name).operations)
 
 
-def _fuzzed(fault: Fault, row: Recorded) -> Cell:
+def _fuzzed(fault: Fault, row: Power) -> Cell:
     """From the record; one find is made anew and shrunk, to see how small it gets."""
     operations, seconds = row.operations, row.seconds
     minimal = None

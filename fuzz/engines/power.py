@@ -7,7 +7,7 @@ the probability is Wilson's, that of the median is by order statistics; both are
 import statistics
 from collections.abc import Sequence
 from math import comb, sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,8 +24,8 @@ Z: Final = 1.959964
 """Of the normal distribution, at 95 % on both sides."""
 
 
-class Trial(msgspec.Struct, frozen=True):
-    """A hunt from one seed: whether the fault's own clause fell, and after how much.
+class Trial(NamedTuple):
+    """A hunt from one seed: whether the fault's own clause fell, and after how many operations.
 
     `first` is the number of operations until any clause fell, none if nothing did.
     """
@@ -33,7 +33,6 @@ class Trial(msgspec.Struct, frozen=True):
     seed: int
     killed: bool
     operations: int
-    seconds: float
     first: int | None
 
 
@@ -46,19 +45,21 @@ class Median(msgspec.Struct, frozen=True):
 
 
 class Power(msgspec.Struct, frozen=True):
-    """What an engine's trials of a fault say. `least` and `most` bound the probability of a find."""
+    """What an engine's trials of a fault say: medians to a find, where a trial without one is endless."""
 
     fault: str
-    corpus: tuple[str, ...]
     clause: str
     engine: str
     budget: int
     trials: tuple[Trial, ...]
+    corpus: tuple[str, ...] = ()
+    operations: Median | None = None
+    seconds: Median | None = None
 
     @property
     def killed(self) -> int:
         """Trials in which the fault's own clause fell."""
-        return sum(trial.killed for trial in self.trials)
+        return self.within(self.budget)
 
     @property
     def seen(self) -> int:
@@ -75,19 +76,14 @@ class Power(msgspec.Struct, frozen=True):
         """Wilson's interval of the probability."""
         return wilson(self.killed, len(self.trials))
 
-    @property
-    def operations(self) -> Median | None:
-        """The median number of operations to a find; a trial without one counts as endless."""
-        return median([trial.operations if trial.killed else None for trial in self.trials])
-
-    @property
-    def seconds(self) -> Median | None:
-        """The median of the seconds, in the same way."""
-        return median([trial.seconds if trial.killed else None for trial in self.trials])
+    def within(self, operations: int) -> int:
+        """Trials that found it within so many operations; the last run of a hunt ends as it may."""
+        whole = operations >= self.budget
+        return sum(trial.killed and (whole or trial.operations <= operations) for trial in self.trials)
 
 
-def trial(fault: Fault, engine: str, seed: int, budget: int) -> Trial:
-    """One hunt, until the fault's own clause falls or the budget is spent."""
+def trial(fault: Fault, engine: str, seed: int, budget: int) -> tuple[Trial, float]:
+    """One hunt, until the fault's own clause falls or the budget is spent, and its seconds."""
     last: Find | None = None
     first: int | None = None
     for last in runs(fault, engine, budget, seed):
@@ -96,14 +92,22 @@ def trial(fault: Fault, engine: str, seed: int, budget: int) -> Trial:
         if last.clause == fault.clause:
             break
     assert last is not None, "a hunt judges something"
-    killed = last.clause == fault.clause
-    return Trial(seed, killed, last.operations, round(last.seconds, 4), first)
+    return Trial(seed, last.clause == fault.clause, last.operations, first), last.seconds
 
 
 def measure(fault: Fault, engine: str, seeds: Sequence[int], budget: int) -> Power:
     """The trials of one fault with one engine."""
-    trials = tuple(trial(fault, engine, seed, budget) for seed in seeds)
-    return Power(fault.id, fault.corpus, fault.clause, engine, budget, trials)
+    hunts = [trial(fault, engine, seed, budget) for seed in seeds]
+    return Power(
+        fault.id,
+        fault.clause,
+        engine,
+        budget,
+        tuple(each for each, _ in hunts),
+        fault.corpus,
+        median([each.operations if each.killed else None for each, _ in hunts]),
+        median([round(seconds, 4) if each.killed else None for each, seconds in hunts]),
+    )
 
 
 def wilson(hits: int, count: int) -> tuple[float, float]:

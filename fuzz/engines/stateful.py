@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from kvproof.fuzz import cases
@@ -20,6 +21,10 @@ from kvproof.fuzz.faults import Fault
 from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
 from kvproof.fuzz.session import Session
 from kvproof.fuzz.targets import make_adapter
+from kvproof.fuzz.targets.fetch import cache_folder
+
+# Not into whatever folder somebody happens to be in.
+set_hypothesis_home_dir(cache_folder() / "hypothesis")
 
 EXAMPLES = 100
 """Examples to a batch. Hypothesis begins each with its simplest one, which does next to nothing."""

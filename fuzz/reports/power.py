@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvproof.fuzz.engines.power import NEEDED, Median, Power
+from kvproof.fuzz.engines.power_record import FILE, read
 
 HEADS = ("fault", "clause", "engine", "found", "probability", "operations", "seconds")
 
@@ -37,7 +38,7 @@ def _figures(row: Power) -> dict[str, Any]:
         "probability": {"value": row.probability, "least": round(least, 4), "most": round(most, 4)},
         "operations": row.operations,
         "seconds": row.seconds,
-        "trials": [[trial.seed, trial.killed, trial.operations, trial.first] for trial in row.trials],
+        "trials": row.trials,
     }
 
 
@@ -99,10 +100,13 @@ def markdown(rows: Sequence[Power]) -> str:
 
 
 def keep(rows: Sequence[Power], folder: Path) -> None:
-    """Write the record: the figures and the table."""
+    """Write the record: the figures and the table. What is there of other engines stays."""
     from kvproof.fuzz.cli.files import write_whole
 
-    write_whole(folder / "power.json", encoded(document(rows)))
+    path, measured = folder / FILE, {row.engine for row in rows}
+    kept = read(path.read_bytes()) if path.exists() else ()
+    rows = [*[row for row in kept if row.engine not in measured], *rows]
+    write_whole(path, encoded(document(rows)))
     write_whole(folder / "power.md", markdown(rows).encode())
 
 

@@ -44,6 +44,17 @@ def split(target: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
+def named(target: str) -> None:
+    """Raise `TargetError` for a name that can't be a target's, before anything is fetched or started."""
+    family, rest = split(target)
+    if family == "variant":
+        make_adapter(target)
+    elif family not in ("reference", "python", "cmd") and rest:
+        from kvproof.fuzz.targets.fetch import parse
+
+        parse(f"{family}=={rest.partition('+')[0]}")
+
+
 def make_adapter(target: str) -> Adapter:
     """A fresh adapter for a target. Raises `TargetError`."""
     family, rest = split(target)

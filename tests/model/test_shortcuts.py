@@ -14,6 +14,7 @@ from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.adapters.variants import PublishAtRetire, StreamOrdered
 from kvproof.fuzz.choices import Choices
 from kvproof.fuzz.engines.soak import advance
+from kvproof.fuzz.faults import planted
 from kvproof.fuzz.rules import World, draw_config, weighted
 from kvproof.fuzz.session import Session
 from kvproof.spec import operations as op
@@ -226,7 +227,7 @@ def test_every_seeded_fault_gets_the_verdict_of_the_plain_oracle() -> None:
     different = []
     for name, case in bundled().items():
         records = list[op.Record]()
-        with cases.planted(cases.faults_of(case)):
+        with planted(cases.faults_of(case)):
             session = Session(ReferenceAdapter(), case.config, compare_policy=False, watch=records.append)
             for operation in case.operations:
                 session.apply(operation)

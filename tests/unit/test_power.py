@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from kvproof.fuzz.cli import faults as cli
 from kvproof.fuzz.cli.errors import HOLDS
 from kvproof.fuzz.cli.faults import command
 from kvproof.fuzz.engines import power
@@ -70,12 +71,15 @@ def test_runs_go_on_until_the_budget_is_spent_and_never_repeat_a_seed() -> None:
 
 
 def test_the_record_has_every_figure() -> None:
-    trials = (Trial(0, True, 10, 0.5, 4), Trial(1, False, 100, 2.0, None))
-    row = Power("f", ("KVB-001",), "KV-I1-lost", "soak", 100, trials)
+    trials = (Trial(0, True, 10, 4), Trial(1, False, 100, None))
+    row = Power("f", "KV-I1-lost", "soak", 100, trials, ("KVB-001",))
     (figures,) = report.document([row])["rows"]
     assert {"fault", "corpus", "clause", "engine", "operations", "seconds", "killed"} <= figures.keys()
     assert figures["killed"] == 1 and figures["seen"] == 1 and figures["seeds"] == 2
-    assert figures["trials"] == [[0, True, 10, 4], [1, False, 100, None]]
+    assert json.loads(report.encoded(report.document([row])))["rows"][0]["trials"] == [
+        [0, True, 10, 4],
+        [1, False, 100, None],
+    ]
     assert "| f | KV-I1-lost | soak | 1/2 | ≥ 9% |" in report.markdown([row])
 
 
@@ -83,14 +87,18 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments, standalone_mode=False)
 
 
-def test_the_command_measures_and_keeps_the_record(tmp_path: Path) -> None:
-    options = ("--only", "lookahead-published", "--engine", "soak", "--seeds", "3", "--ops", "500")
-    result = run(*options, "--json", "--record", str(tmp_path))
+def test_the_command_measures_and_keeps_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "seeded", lambda: (by_id("lookahead-published"),))
+    result = run("--engine", "soak", "--seeds", "3", "--ops", "500", "--json", "--record", str(tmp_path))
     assert result.return_value == HOLDS, result.exception
     (row,) = json.loads((tmp_path / "power.json").read_text())["rows"]
     assert row["killed"] == row["seeds"] == 3 and row["engine"] == "soak"
     assert json.loads(result.stdout)["rows"] == [row]
     assert "lookahead-published" in (tmp_path / "power.md").read_text()
+    run("--engine", "hypothesis", "--seeds", "2", "--ops", "300", "--record", str(tmp_path))
+    rows = json.loads((tmp_path / "power.json").read_text())["rows"]
+    assert [(each["engine"], each["seeds"]) for each in rows] == [("soak", 3), ("hypothesis", 2)]
+    assert rows[0] == row
 
 
 def test_a_record_needs_something_to_keep(tmp_path: Path) -> None:

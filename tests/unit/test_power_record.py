@@ -2,16 +2,17 @@
 
 import pytest
 
-from kvproof.fuzz.engines.power_record import Detected, Recorded, detects, recorded
+from kvproof.fuzz.engines.power import Power, Trial
+from kvproof.fuzz.engines.power_record import Detected, detects, recorded
 from kvproof.fuzz.faults import seeded
 
 
-def row(fault: str, engine: str, *found: int | None, budget: int = 1_000) -> Recorded:
+def row(fault: str, engine: str, *found: int | None, budget: int = 1_000) -> Power:
     trials = tuple(
-        (seed, spent is not None, budget if spent is None else spent, spent)
+        Trial(seed, spent is not None, budget if spent is None else spent, spent)
         for seed, spent in enumerate(found)
     )
-    return Recorded(fault, "KV-I2-key", engine, budget, trials)
+    return Power(fault, "KV-I2-key", engine, budget, trials)
 
 
 ROWS = (row("a", "soak", 10, 20, 500, None), row("a", "hypothesis", 100, None), row("b", "soak", 5, 5, 5, 5))
