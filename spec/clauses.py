@@ -37,6 +37,11 @@ class Keys:
     key_of: dict[int, bytes] = field(default_factory=dict)
     announced: set[tuple[int, bytes]] = field(default_factory=set)
     """Keys hittable by the events alone."""
+    listed: list[tuple[op.IndexEntry, int, Runs]] = field(default_factory=list)
+    """The index as it was last seen: a key, a block under it, and what the block must hold.
+
+    Keys of which nothing is known are left out.
+    """
 
 
 @dataclass(slots=True)
@@ -65,20 +70,13 @@ class Moment:
         return self._wrong_keys
 
     def _audit(self) -> "Iterator[WrongKey]":
-        assert self.seen is not None
-        size, state, claim_of = self.state.config.block_size, self.state, self.keys.claim_of
-        back, content, written, writes = state.claims.back, state.content, state.written, state.writes
-        for entry in self.seen.index:
-            claim = claim_of.get((entry.group, entry.key))
-            if claim is None:
+        state, written, writes = self.state, self.state.written, self.state.writes
+        for entry, block, wanted in self.keys.listed:
+            if written.get(block) == wanted and block not in writes:
                 continue
-            wanted = back(claim, size)
-            for block in entry.blocks:
-                if block not in writes and written.get(block) == wanted:
-                    continue
-                found = content(block)
-                if found != wanted and (reason := cause(state, block, found, wanted)):
-                    yield WrongKey(entry, block, reason, found, wanted)
+            found = state.content(block)
+            if found != wanted and (reason := cause(state, block, found, wanted)):
+                yield WrongKey(entry, block, reason, found, wanted)
 
 
 class WrongKey(NamedTuple):

@@ -178,10 +178,6 @@ def root_of(extras: Extras, group: int, epoch: int = 0) -> Root:
     return Root(group, epoch, identity, extras.salt)
 
 
-def _joins(run: tuple[int, int], claim: int) -> bool:
-    return claim == run[0] if claim <= POISON else run[0] > POISON and run[0] + run[1] == claim
-
-
 def cut(runs: Runs, start: int, stop: int) -> Runs:
     """The part of a content at offsets `start … stop−1`."""
     out: list[tuple[int, int]] = []
@@ -201,13 +197,19 @@ def overwrite(runs: Runs, offset: int, new: Runs, size: int) -> Runs:
         stop += count
     if offset == 0 and stop == size:
         return new
+    before = cut(runs, 0, offset) if offset else ()
     out: list[tuple[int, int]] = []
-    for claim, count in (*cut(runs, 0, offset), *new, *cut(runs, stop, size)):
-        if out and _joins(out[-1], claim):
-            out[-1] = (out[-1][0], out[-1][1] + count)
+    last, length, after = POISON, 0, None
+    for claim, count in (*before, *new, *cut(runs, stop, size)):
+        # `after` is the claim that would go on from the run before.
+        if claim == after:
+            length += count
         else:
-            out.append((claim, count))
-    return tuple(out)
+            if length:
+                out.append((last, length))
+            last, length = claim, count
+        after = claim if claim <= POISON else last + length
+    return (*out, (last, length))
 
 
 def first_difference(found: Runs, wanted: Runs) -> tuple[int, int, int] | None:

@@ -421,12 +421,8 @@ class Record(Value, frozen=True):
 
 def digest_of(values: Iterable[msgspec.Struct]) -> str:
     """A short digest of a history or verdict, to compare two runs to the byte."""
-    hasher = hashlib.sha256()
-    encode = msgspec.json.Encoder(order="deterministic").encode
-    for value in values:
-        hasher.update(encode(value))
-        hasher.update(b"\n")
-    return hasher.hexdigest()[:16]
+    lines = msgspec.json.Encoder(order="deterministic").encode_lines(values)
+    return hashlib.sha256(lines).hexdigest()[:16]
 
 
 def schema() -> dict[str, object]:

@@ -13,6 +13,7 @@ import msgspec
 
 from kvproof.spec import operations as op
 from kvproof.spec.clauses import Clause, Evidence, Keys, Moment
+from kvproof.spec.content import Runs
 from kvproof.spec.invariants import INVARIANTS
 from kvproof.spec.invariants.content import bytes_
 from kvproof.spec.policy import Policy
@@ -162,9 +163,10 @@ class Oracle:
                 fallen.append((clause, evidence))
         if self.policy is not None and not fallen:
             expected = self.policy.follow(self.state, operation)
-            shown = seen if few is None or kind in _STEPS else None
+            shown = seen if few is None or self.policy.changed else None
             different = against_policy(self.policy, expected, answer, shown, self.keys.claim_of)
             fallen = [different] if different else []
+            self.policy.changed = False
         if fallen:
             clause, evidence = fallen[0]
             also = tuple(dict.fromkeys(c.code for c, _ in fallen[1:]))
@@ -216,19 +218,30 @@ class Oracle:
         """Find the keys that are new, learn what they stand for, replay the events."""
         before = self._previous
         if before is None or seen.free is None or before.free is None or seen.index != before.index:
-            size = self.state.config.block_size
-            for entry in seen.index:
-                for block in entry.blocks:
-                    if self._indexed.get((entry.group, block)) != entry.key:
-                        moment.new_keys.append((entry, block))
-                        self._stand(entry, block, size)
-            self._remember(seen)
+            self._read_index(moment, seen)
         for event in seen.events:
             self._replay(event)
 
-    def _remember(self, seen: op.Observation) -> None:
-        """Keep which block is listed under which key, to know the new ones next time."""
-        listed = {(entry.group, block): entry.key for entry in seen.index for block in entry.blocks}
+    def _read_index(self, moment: Moment, seen: op.Observation) -> None:
+        """Keep under which key a block is listed, to know the new ones next time, and what it must hold."""
+        size, known, claim_of = self.state.config.block_size, self._indexed, self.keys.claim_of
+        listed: dict[tuple[int, int], bytes] = {}
+        wanted: list[tuple[op.IndexEntry, int, Runs]] = []
+        for entry in seen.index:
+            group, key = entry.group, entry.key
+            for block in entry.blocks:
+                if known.get((group, block)) != key:
+                    moment.new_keys.append((entry, block))
+                    self._stand(entry, block, size)
+                listed[group, block] = key
+            claim = claim_of.get((group, key))
+            if claim is not None:
+                content = self.state.claims.back(claim, size)
+                wanted += [(entry, block, content) for block in entry.blocks]
+        self.keys.listed = wanted
+        self._remember(seen, listed)
+
+    def _remember(self, seen: op.Observation, listed: dict[tuple[int, int], bytes]) -> None:
         if seen.free is not None:
             self._indexed = listed
             return

@@ -45,6 +45,8 @@ class Policy:
     refs: dict[int, int] = field(default_factory=dict)
     lives: dict[str, PolicyLife] = field(default_factory=dict)
     deferred: list[PolicyLife] = field(default_factory=list)
+    changed: bool = False
+    """Whether what an observation shows has changed since somebody last set this to false."""
 
     @classmethod
     def of(cls, state: State) -> "Policy":
@@ -131,6 +133,7 @@ class Policy:
         return op.Granted(tuple(tuple(row) for row in life.rows), hit)
 
     def _take(self, life: PolicyLife, touched: set[int], taken: list[list[int]]) -> None:
+        self.changed = True
         for block in touched:
             self.free.pop(block, None)
             self.refs[block] = self.refs.get(block, 0) + 1
@@ -151,6 +154,7 @@ class Policy:
                 i = life.published[group]
                 life.published[group] += 1
                 if self.caching:
+                    self.changed = True
                     claim = (group, life.paths[group].at((i + 1) * self.block_size - 1))
                     self.index.setdefault(claim, OrderedDict())[row[i]] = None
                     self.keyed[row[i]] = claim
@@ -159,6 +163,7 @@ class Policy:
         claim = self.keyed.pop(block, None)
         if claim is None:
             return False
+        self.changed = True
         del self.index[claim][block]
         if not self.index[claim]:
             del self.index[claim]
@@ -204,6 +209,7 @@ class Policy:
 
     def _release(self, life: PolicyLife) -> None:
         """Group by group from the deepest block: keyed blocks to the back, others where the choices say."""
+        self.changed = True
         for row in life.rows:
             front: list[int] = []
             for block in self._in_turn(row):

@@ -150,17 +150,17 @@ def _views(moment: Moment) -> Iterable[op.BlockView | None]:
 @situation("eviction-of-shared-block", op.Admit, op.Extend)
 def _shared(moment: Moment, shared: set[int]) -> bool:
     """A block that several lives have shared is handed out anew."""
-    handed = {block for block, _, _ in moment.effects.handed}
+    handed = [block for block, _, _ in moment.effects.handed]
     reached = not shared.isdisjoint(handed)
-    shared -= handed
-    shared.update(block for block, _, _ in moment.effects.hits if len(moment.state.holders[block]) > 1)
+    shared.difference_update(handed)
+    shared.update([block for block, _, _ in moment.effects.hits if len(moment.state.holders[block]) > 1])
     return reached
 
 
 @situation("eviction-of-one-duplicate", op.Admit, op.Extend, level=2)
 def _duplicate(moment: Moment, shared: set[int]) -> bool:
     """Of two blocks with one key one is handed out, and the key stays."""
-    if moment.previous is None:
+    if moment.previous is None or not moment.effects.handed:
         return False
     handed = {block for block, _, _ in moment.effects.handed}
     return any(

@@ -13,12 +13,16 @@ from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
 @dataclass(slots=True)
 class Grant:
-    """Positions `start … stop−1` that a life may compute, and slots up to `slots`; `order` is its turn."""
+    """Positions `start … stop−1` that a life may compute, and slots up to `slots`; `order` is its turn.
+
+    `writes` are those that it promises.
+    """
 
     order: int
     start: int
     stop: int
     slots: int
+    writes: "list[Write]"
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +100,7 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class StepEntry:
-    """A life in a step: what it computes, and its rows when the step was dispatched."""
+    """A life in a step: what it computes, its rows when the step was dispatched, and what it will write."""
 
     life: Life
     start: int
@@ -104,6 +108,7 @@ class StepEntry:
     drafts: tuple[int, ...]
     samples: bool
     rows: tuple[tuple[int, ...], ...]
+    writes: list[Write]
 
 
 @dataclass(slots=True, eq=False)
@@ -146,6 +151,8 @@ class State:
     """Block → content that executed steps have written."""
     writes: dict[int, list[Write]] = field(default_factory=dict)
     """Block → writes still to come, in device order."""
+    settled: dict[int, Runs] = field(default_factory=dict)
+    """Block → content in device order, as far as it was asked for and depends on no token to come."""
     withdrawn: set[int] = field(default_factory=set)
     """Blocks whose promised write was discarded and that nobody was given since."""
     places: dict[int, tuple[Life, int, int]] = field(default_factory=dict)
@@ -174,16 +181,22 @@ class State:
 
         `but` leaves out a life's granted writes, to see what it finds there itself.
         """
+        if but is None and (known := self.settled.get(block)):
+            return known
         size = self.config.block_size
         runs = self.written.get(block) or ((POISON, size),)
         writes = self.writes.get(block)
         if writes is None:
             return runs
+        settled = but is None
         for write in writes:
             if write.life is but and write.step is None:
                 continue
+            settled = settled and write.stop <= write.life.known
             offset, new = write.runs(size)
             runs = overwrite(runs, offset, new, size)
+        if settled:
+            self.settled[block] = runs
         return runs
 
     def wanted(self, life: Life, group: int, index: int, tokens: int) -> Runs:
@@ -204,12 +217,7 @@ class State:
         """Living lives that rest on writes which `life` was granted but which were not dispatched."""
         if life.grant is None:
             return []
-        promised = [
-            block
-            for row in life.rows
-            for block in row
-            if any(write.life is life and write.step is None for write in self.writes.get(block, ()))
-        ]
+        promised = [write.block for write in life.grant.writes]
         numbers = {n for block in promised for n in self.holders.get(block, ()) if n != life.number}
         found = [self.lives[n] for n in sorted(numbers, reverse=True)]
         return [other for other in found if not other.ended]

@@ -95,7 +95,10 @@ def _grow(
     effects.hits, effects.handed = hit, handed
     life.rows = [list(row) for row in (*answer.rows, *((),) * groups)[:groups]]
     for group, row in enumerate(life.rows):
-        owned = len(effects.before[group]) if group < len(effects.before) else 0
+        before = effects.before[group] if group < len(effects.before) else []
+        owned = len(before)
+        if row[:owned] != before:
+            _lose(state, life, before, row, effects)
         for index in range(owned, len(row)):
             block = row[index]
             (hit if index < hits else handed).append((block, group, index))
@@ -106,14 +109,23 @@ def _grow(
     _grant(state, life, operation.n, operation.lookahead)
 
 
+def _lose(state: State, life: Life, before: list[int], row: list[int], effects: Effects) -> None:
+    """A row that should only have grown: what is in it no more is let go of, what took its place is held."""
+    for block in set(before) - set(row):
+        _let_go(state, life, block, effects)
+    for block in row[: len(before)]:
+        state.holders.setdefault(block, set()).add(life.number)
+
+
 def _grant(state: State, life: Life, n: int, lookahead: int) -> None:
     start, stop = life.scheduled, min(life.scheduled + n, life.cap)
     life.scheduled = stop
-    life.grant = Grant(state.next_order, start, stop, min(stop + lookahead, life.limit))
+    writes = _writes(state, life, start, stop, stop)
+    life.grant = Grant(state.next_order, start, stop, min(stop + lookahead, life.limit), writes)
     state.next_order += 1
     state.grants.append(life)
-    for write in _writes(state, life, start, stop, stop):
-        state.writes.setdefault(write.block, []).append(write)
+    for write in writes:
+        _add(state, write)
 
 
 def _writes(state: State, life: Life, start: int, stop: int, committed: int) -> list[Write]:
@@ -136,8 +148,8 @@ def _do_dispatch(state: State, operation: op.Dispatch, answer: op.Dispatched, ef
         assert grant is not None
         samples = grant.stop == life.known + life.pending and grant.stop < life.limit
         rows = tuple(tuple(row) for row in life.rows)
-        entries.append(StepEntry(life, grant.start, grant.stop, entry.drafts, samples, rows))
-        _promise(state, life, operation.step, grant.stop, grant.stop + len(entry.drafts))
+        writes = _promise(state, life, operation.step, grant.stop + len(entry.drafts))
+        entries.append(StepEntry(life, grant.start, grant.stop, entry.drafts, samples, rows, writes))
         used = -(-(grant.stop + len(entry.drafts)) // state.config.block_size)
         touched.update(block for row in rows for block in row[:used])
         life.grant = None
@@ -149,14 +161,17 @@ def _do_dispatch(state: State, operation: op.Dispatch, answer: op.Dispatched, ef
     state.next_step += 1
 
 
-def _promise(state: State, life: Life, step: int, committed: int, stop: int) -> None:
-    for block in {block for row in life.rows for block in row}:
-        for write in state.writes.get(block, ()):
-            if write.life is life and write.step is None:
-                write.step = step
-    for write in _writes(state, life, committed, stop, committed):
+def _promise(state: State, life: Life, step: int, stop: int) -> list[Write]:
+    """What was granted is dispatched, with drafts up to `stop` behind it; all that the step will write."""
+    grant = life.grant
+    assert grant is not None
+    drafts = _writes(state, life, grant.stop, stop, grant.stop)
+    for write in drafts:
+        _add(state, write)
+    writes = [*grant.writes, *drafts]
+    for write in writes:
         write.step = step
-        state.writes.setdefault(write.block, []).append(write)
+    return writes
 
 
 def _do_retire(state: State, operation: op.Retire, answer: op.Retired, effects: Effects) -> None:
@@ -164,7 +179,7 @@ def _do_retire(state: State, operation: op.Retire, answer: op.Retired, effects: 
     effects.retired = step
     for entry in step.entries:
         entry.life.processed = entry.stop
-        _execute(state, entry, step.number)
+        _execute(state, entry)
     living = [entry for entry in step.entries if not entry.life.ended]
     for entry, output in zip(living, operation.outputs, strict=True):
         entry.life.pending -= len(output.sampled)
@@ -204,31 +219,32 @@ def _redirect(state: State, life: Life, before: int, after: int) -> None:
         _keep(state, before, [write for write in writes if write not in moved])
         for write in moved:
             write.block = after
-        state.writes.setdefault(after, []).extend(moved)
+            _add(state, write)
 
 
-def _execute(state: State, entry: StepEntry, number: int) -> None:
+def _execute(state: State, entry: StepEntry) -> None:
     """The step's writes of one life reach memory. Tokens that nobody learned leave garbage."""
     size = state.config.block_size
-    for row in entry.rows:
-        for index in range(entry.start // size, min(-(-(entry.stop + len(entry.drafts)) // size), len(row))):
-            block = row[index]
-            left: list[Write] = []
-            for write in state.writes.get(block, ()):
-                if write.life is entry.life and write.step == number:
-                    offset, runs = write.runs(size)
-                    runs = tuple((LOST if claim == PENDING else claim, count) for claim, count in runs)
-                    state.written[block] = overwrite(_written(state, block), offset, runs, size)
-                else:
-                    left.append(write)
-            _keep(state, block, left)
+    for write in entry.writes:
+        block = write.block
+        offset, runs = write.runs(size)
+        if write.stop > entry.life.known:
+            runs = tuple([(LOST if claim == PENDING else claim, count) for claim, count in runs])
+        state.written[block] = overwrite(_written(state, block), offset, runs, size)
+        _keep(state, block, [each for each in state.writes[block] if each is not write])
 
 
 def _written(state: State, block: int) -> Runs:
     return state.written.get(block) or ((POISON, state.config.block_size),)
 
 
+def _add(state: State, write: Write) -> None:
+    state.writes.setdefault(write.block, []).append(write)
+    state.settled.pop(write.block, None)
+
+
 def _keep(state: State, block: int, writes: list[Write]) -> None:
+    state.settled.pop(block, None)
     if writes:
         state.writes[block] = writes
     else:
@@ -264,14 +280,12 @@ def _end_life(state: State, request: Request, effects: Effects) -> None:
 
 def _discard(state: State, life: Life) -> None:
     """The granted writes will never happen."""
+    assert life.grant is not None
     state.grants.remove(life)
+    for write in life.grant.writes:
+        state.withdrawn.add(write.block)
+        _keep(state, write.block, [each for each in state.writes[write.block] if each is not write])
     life.grant = None
-    for block in {block for row in life.rows for block in row}:
-        writes = state.writes.get(block, [])
-        left = [write for write in writes if write.life is not life or write.step is not None]
-        if len(left) != len(writes):
-            state.withdrawn.add(block)
-            _keep(state, block, left)
 
 
 def _release(state: State, life: Life, effects: Effects) -> None:

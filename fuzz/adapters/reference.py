@@ -164,11 +164,13 @@ class ReferenceAdapter(Adapter):
         self, blocks: Collection[int] | None, keys: Collection[tuple[int, bytes]] = ()
     ) -> op.Observation:
         pool = self.manager.block_pool
-        stats = self.manager.metrics.total
+        counted = self.manager.metrics
         chosen = pool.blocks[1:] if blocks is None else [pool.blocks[block] for block in blocks]
         return op.Observation(
             blocks={
-                block.block_id: _view(block) if block.block_hash is not None else _unkeyed(block.ref_cnt)
+                block.block_id: _unkeyed(block.ref_cnt)
+                if (key := block.block_hash) is None
+                else op.BlockView(block.ref_cnt, key, (unit := block.unit).group_id, unit.num_tokens)
                 for block in chosen
             },
             index=tuple(self._index() if blocks is None else self._entries(chosen, keys)),
@@ -176,28 +178,35 @@ class ReferenceAdapter(Adapter):
             free=self._free() if blocks is None else None,
             rows={name: self._rows(name) for name in self.manager.lives} if blocks is None else None,
             usage=self.manager.usage,
-            metrics=op.Metrics(stats.requests, stats.queries, stats.hits, stats.preemptions),
-            events=tuple([_event(event) for event in self.manager.take_events()]),
+            metrics=op.Metrics(counted.requests, counted.queries, counted.hits, counted.preemptions),
+            events=tuple(map(_event, self.manager.take_events())),
         )
 
     def _free(self) -> BlockIds:
         """The queue from head to tail. One that was broken into a circle shows as one block too many."""
         pool = self.manager.block_pool
         queue, found = pool.free_queue, list[int]()
-        block, tail = queue.head.next_free, queue.tail
-        while block is not tail and len(found) <= pool.num_usable:
-            found.append(block.block_id)
+        block, tail, note = queue.head.next_free, queue.tail, found.append
+        for _ in range(pool.num_usable + 1):
+            if block is tail:
+                break
+            note(block.block_id)
             block = block.next_free
         return tuple(found)
 
     def _index(self) -> list[op.IndexEntry]:
         """Every key that can be hit."""
-        pool, found = self.manager.block_pool, []
+        pool, found = self.manager.block_pool, list[op.IndexEntry]()
         for group, index in enumerate(pool.index):
             copies = pool.copies[group]
-            for key, block in index.items():
-                ids = (block.block_id, *copies[key]) if key in copies else (block.block_id,)
-                found.append(op.IndexEntry(key, group, ids))
+            found += [
+                op.IndexEntry(
+                    key,
+                    group,
+                    (block.block_id, *copies[key]) if key in copies else (block.block_id,),
+                )
+                for key, block in index.items()
+            ]
         return found
 
     def _entries(
@@ -212,11 +221,6 @@ class ReferenceAdapter(Adapter):
                 ids = (oldest.block_id, *pool.copies[group].get(key, ()))
                 found.append(op.IndexEntry(key, group, ids))
         return found
-
-
-def _view(block: KVCacheBlock) -> op.BlockView:
-    unit = block.unit
-    return op.BlockView(block.ref_cnt, block.block_hash, unit.group_id, unit.num_tokens)
 
 
 _unkeyed = lru_cache(64)(op.BlockView)
@@ -242,5 +246,5 @@ def _event(event: events.KVCacheEvent) -> op.AnyEvent:
             return op.Stored(event.keys, event.parent, tuple(event.tokens), event.block_size, event.group)
         case events.BlockRemoved():
             return op.Removed(event.key, event.group)
-        case _:
+        case events.AllBlocksCleared():
             return op.Cleared()

@@ -54,6 +54,8 @@ def against_hits(moment: Moment, causes: tuple[str, ...]) -> Evidence | None:
 @clause("KV-I2-standing", 2)
 def standing(moment: Moment) -> Evidence | None:
     """A key stands for one claim: whoever is keyed by it, or hits through it, has that claim."""
+    if not moment.new_keys and not moment.effects.hits:
+        return None
     for group, key, block, place in (*_new_uses(moment), *_hit_uses(moment)):
         claim = moment.keys.claim_of.get((group, key))
         life, in_group, index = place
@@ -224,7 +226,7 @@ def _shared_write(moment: Moment, writer: Life, group: int, block: int, other: L
     return None if found == wanted else _wrong(moment, block, found, wanted, other.request)
 
 
-@clause("KV-I2-bytes", 1, op.Retire, op.Observe)
+@clause("KV-I2-bytes", 1, op.Admit, op.Extend, op.Dispatch, op.Retire, *op.ENDS, op.Observe)
 def bytes_(moment: Moment) -> Evidence | None:
     """The words in device memory are those that the claims demand.
 
