@@ -9,11 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from kvproof.kernels.source import SOURCE, read_source
+from kvproof.kernels.source import FOLDER, read_source
 
-PRELUDE: Final = SOURCE.with_name("cpu_prelude.h")
-CHECKED_PRELUDE: Final = SOURCE.with_name("checked_prelude.h")
-CHECKED_RUNTIME: Final = SOURCE.with_name("checked_runtime.cpp")
+PRELUDE: Final = FOLDER / "cpu_prelude.h"
+CHECKED_PRELUDE: Final = FOLDER / "checked_prelude.h"
+CHECKED_RUNTIME: Final = FOLDER / "checked_runtime.cpp"
 
 # Without contraction a multiplication and an addition round as they do in the GPU's build.
 OPTIONS: Final = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions")

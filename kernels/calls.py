@@ -5,16 +5,24 @@ Axes are those of `layouts`: tokens `[n, layers, sides, heads, dims]`, a cache
 counted is returned; nothing outside an array was touched.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from kvproof.kernels.layouts import CACHE_AXES, TOKEN_AXES, LayoutError, block_moves, strided, token_moves
+from kvproof.kernels.layouts import (
+    CACHE_AXES,
+    TOKEN_AXES,
+    LayoutError,
+    Strided,
+    block_moves,
+    strided,
+    token_moves,
+    zero_moves,
+)
 from kvproof.kernels.library import Call, Launch, Library
-from kvproof.kernels.memory import HostMemory, addresses
+from kvproof.kernels.memory import Array, HostMemory, Memory, addresses
 
-Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 SUFFIXES = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(np.uint16): "bf16"}
 """What the kernels call an element; bf16 is kept as its bits."""
@@ -29,31 +37,48 @@ class Counted(NamedTuple):
 
 
 class Kernels:
-    """Launches kernels on arrays of numpy; each call ends when its kernel has ended."""
+    """Launches kernels on arrays of one memory; indices may also come as arrays of numpy.
 
-    def __init__(self, library: Library, launch: Launch | None = None) -> None:
+    Each call ends when its kernel has ended, unless `waits` is off: then it ends when the kernel is
+    queued, and counts nothing.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        launch: Launch | None = None,
+        memory: Memory | None = None,
+        *,
+        waits: bool = True,
+    ) -> None:
         self.library = library
         self.spread = launch or Launch()
-        self._read, self._written = addresses(library, HostMemory())
+        self.memory = memory or HostMemory()
+        self._waits = waits
+        self._read, self._written = addresses(library, self.memory)
+        self._uncounted = self.memory.full((2,), 0, np.uint64)
 
     def reshape_and_cache(self, tokens: Array, cache: Array, slots: Indices, watch: bool = True) -> Counted:
         """Write each token to its slot; −1 is padding."""
-        claims = np.zeros(cache.shape[1] * cache.shape[3] if watch else 0, np.uint32)
+        claims = self.memory.full((cache.shape[1] * cache.shape[3],), 0, np.uint32) if watch else None
         return self._move("reshape_and_cache", tokens, cache, slots, claims)
 
     def gather_slots(self, tokens: Array, cache: Array, slots: Indices) -> Counted:
         """Read each token from its slot."""
-        return self._move("gather_slots", tokens, cache, slots, np.zeros(0, np.uint32))
+        return self._move("gather_slots", tokens, cache, slots, None)
 
-    def _move(self, kernel: str, tokens: Array, cache: Array, slots: Indices, claims: Array) -> Counted:
-        moves = token_moves(strided(tokens), strided(cache))
+    def _move(
+        self, kernel: str, tokens: Array, cache: Array, slots: Indices, claims: Array | None
+    ) -> Counted:
+        moves = token_moves(self._strided(tokens), self._strided(cache))
         if len(tokens) != len(slots):
             raise LayoutError(f"{len(slots)} slots for {len(tokens)} tokens.")
         if kernel == "gather_slots":
             token_at, cache_at = self._written(tokens), self._read(cache)
         else:
             token_at, cache_at = self._read(tokens), self._written(cache)
-        fields = {"count": len(slots), "epoch": 1, "claims": self._written(claims) if len(claims) else 0}
+        slots = self.memory.taken(slots)
+        fields = {"count": len(slots), "epoch": 1, "claims": 0 if claims is None else self._written(claims)}
         fields |= {"tokens": token_at, "cache": cache_at, "slots": self._read(slots)}
         return self._run(f"{kernel}_{moves.unit}", moves.fields | fields)
 
@@ -61,7 +86,8 @@ class Kernels:
         self, source: Array, target: Array, sources: Indices, targets: Indices, tokens: Indices
     ) -> Counted:
         """Copy the first tokens of blocks, within a cache or to another array of its form."""
-        moves = block_moves(strided(source), strided(target))
+        moves = block_moves(self._strided(source), self._strided(target))
+        sources, targets, tokens = map(self.memory.taken, (sources, targets, tokens))
         fields = {"source": self._read(source), "target": self._written(target), "count": len(sources)}
         fields |= {
             "sources": self._read(sources),
@@ -72,20 +98,10 @@ class Kernels:
 
     def zero_blocks(self, cache: Array, blocks: Indices) -> Counted:
         """Zero whole blocks; a block's side must lie together, in any order."""
-        layers, count, sides, *inner = cache.shape
-        size = int(np.prod(inner)) * cache.itemsize
-        ends = sum(stride * (n - 1) for stride, n in zip(cache.strides[3:], inner, strict=True))
-        if ends + cache.itemsize != size:
-            raise LayoutError("a block's side doesn't lie together.")
-        strides = dict(zip(("layer_stride", "block_stride", "side_stride"), cache.strides[:3], strict=True))
-        fields = {
-            "cache": self._written(cache),
-            "blocks": self._read(blocks),
-            "count": len(blocks),
-            "bytes": size,
-        }
-        fields |= {"layers": layers, "sides": sides, "cache_blocks": count}
-        return self._run("zero_blocks", strides | fields)
+        moves = zero_moves(self._strided(cache))
+        blocks = self.memory.taken(blocks)
+        fields = {"cache": self._written(cache), "blocks": self._read(blocks), "count": len(blocks)}
+        return self._run(f"zero_blocks_{moves.unit}", moves.fields | fields)
 
     def quantize_and_cache(self, tokens: Array, cache: Array, slots: Indices, scales: Array) -> Counted:
         """Write tokens of fp32, fp16 or bf16 (its bits, as uint16) as e4m3 bytes, divided by
@@ -95,6 +111,7 @@ class Kernels:
         layers, blocks, sides, block_size, heads, dims = cache.shape
         if tokens.shape != (len(slots), layers, sides, heads, dims) or scales.shape != (sides, heads):
             raise LayoutError(f"tokens {tokens.shape}, scales {scales.shape} for a cache {cache.shape}.")
+        slots, scales = self.memory.taken(slots), self.memory.taken(scales)
         steps = [stride // tokens.itemsize for stride in tokens.strides[:4]]
         fields = dict(zip(TOKEN_AXES, steps, strict=True))
         fields |= dict(zip(CACHE_AXES, cache.strides[:5], strict=True))
@@ -117,7 +134,7 @@ class Kernels:
         query: Array,
         key: Array,
         value: Array,
-        table: npt.NDArray[np.int32],
+        table: Array,
         lengths: Indices,
         *,
         scale: float,
@@ -137,8 +154,10 @@ class Kernels:
             raise LayoutError("keys and values lie differently, or a head's elements apart.")
         if query_heads % heads or not 0 < dims <= MOST_DIMS or key.shape[3] != dims:
             raise LayoutError(f"queries {query.shape} for keys {key.shape}.")
-        query = np.ascontiguousarray(query, np.float32)
-        output = np.zeros_like(query)
+        if query.dtype != np.float32 or not query.flags.c_contiguous:
+            raise LayoutError("queries are contiguous fp32.")
+        query, table, lengths = map(self.memory.taken, (query, table, lengths))
+        output = self.memory.full(query.shape, 0, np.float32)
         strides = [stride // key.itemsize for stride in key.strides]
         fields: dict[str, float] = {
             "query": self._read(query), "output": self._written(output),
@@ -152,7 +171,10 @@ class Kernels:
         suffix = "e4m3" if key.itemsize == 1 else SUFFIXES[key.dtype]
         return output, self._run(f"paged_attention_decode_{suffix}", fields)
 
+    def _strided(self, values: Array) -> Strided:
+        return strided(values, self.memory.address(values))
+
     def _run(self, kernel: str, fields: dict[str, float] | dict[str, int]) -> Counted:
-        errors = np.zeros(2, np.uint64)
+        errors = self.memory.full((2,), 0, np.uint64) if self._waits else self._uncounted
         Call(self.library, kernel, {**fields, "errors": self._written(errors)})(self.spread)
-        return Counted(*errors.tolist())
+        return Counted(*self.memory.host(errors).tolist()) if self._waits else Counted()

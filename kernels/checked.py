@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kvproof.kernels.builds import BuildError
 from kvproof.kernels.library import Call, Launch
+from kvproof.kernels.memory import bounds
 from kvproof.kernels.source import read_source, signatures
 
 MOST_ACCESSES: Final = 500_000_000
@@ -117,8 +118,8 @@ class CheckedLibrary:
         digests, words = np.zeros(1, np.uint64), np.zeros(2, np.uint64)
         self.watch(digests, False)
         self.watch(words, True)
-        at = _bounds(words)[0]
-        values = {"key": at, "value": at + 8, "digests": _bounds(digests)[0], "tokens": 1}
+        at = bounds(words)[0]
+        values = {"key": at, "value": at + 8, "digests": bounds(digests)[0], "tokens": 1}
         sizes = {"layers": 1, "heads": 1, "words": 1}
         before = self.accesses
         Call(self, "synthesize", values | sizes)(Launch())
@@ -133,7 +134,7 @@ class CheckedLibrary:
 
     def watch(self, values: npt.NDArray[Any], writable: bool) -> None:
         """Kernels may read this array, and write it if it is writable, until they have run."""
-        low, high = _bounds(values)
+        low, high = bounds(values)
         if high > low:
             known = self._watched.get((low, high))
             self._watched[low, high] = _Watched(values, writable or (known is not None and known.writable))
@@ -148,7 +149,7 @@ class CheckedLibrary:
         known = np.zeros(values.nbytes, np.uint8)
         if written is not None:
             known[:] = np.repeat(written.reshape(-1), values.itemsize)
-        self._kept[_bounds(values)[0]] = values, known
+        self._kept[bounds(values)[0]] = values, known
 
     def launch(self, kernel: str, parameters: "array[int]", launch: Launch) -> None:
         """Run a kernel to its end, or add it to what is held. Findings are appended."""
@@ -202,7 +203,7 @@ class CheckedLibrary:
         self.seed += 1
         self.findings += self._read(count, held, names)
         for (region, written), _ in zip(kept, self._kept, strict=True):
-            library.checked_written(region, _bounds(written)[0], 0)
+            library.checked_written(region, bounds(written)[0], 0)
         library.checked_reset()
         if self._held is None:
             self._watched.clear()
@@ -220,9 +221,9 @@ class CheckedLibrary:
     def _register_kept(
         self, values: npt.NDArray[Any], written: npt.NDArray[np.uint8]
     ) -> tuple[int, npt.NDArray[np.uint8]]:
-        low, high = _bounds(values)
+        low, high = bounds(values)
         region = self._library.checked_region(low, high - low, WRITABLE | UNWRITTEN)
-        self._library.checked_written(region, _bounds(written)[0], 1)
+        self._library.checked_written(region, bounds(written)[0], 1)
         return region, written
 
     def _read(self, count: int, held: "list[_Held]", names: list[str]) -> list[Finding]:
@@ -247,19 +248,6 @@ class _Watched(NamedTuple):
     values: npt.NDArray[Any]
     """Kept alive until the kernels have run."""
     writable: bool
-
-
-def _bounds(values: npt.NDArray[Any]) -> tuple[int, int]:
-    if not values.size:
-        return 0, 0
-    low: int = values.__array_interface__["data"][0]
-    high = low + values.itemsize
-    for size, stride in zip(values.shape, values.strides, strict=True):
-        if stride < 0:
-            low += stride * (size - 1)
-        else:
-            high += stride * (size - 1)
-    return low, high
 
 
 def _finding(row: dict[str, int], held: list[_Held], names: list[str]) -> Finding:

@@ -9,6 +9,7 @@ is one whose element is the `x` contiguous ones.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any, Final, NamedTuple
 
 UNITS: Final = (16, 8, 4, 2, 1)
@@ -85,6 +86,11 @@ def block_moves(source: Strided, target: Strided) -> Moves:
     return _block_moves(form(source), form(target))
 
 
+def zero_moves(cache: Strided) -> Moves:
+    """What `zero_blocks` is told of a cache. Raises `LayoutError` where a block's side lies apart."""
+    return _zero_moves(form(cache))
+
+
 @lru_cache(maxsize=256)
 def _token_moves(tokens: Form, cache: Form) -> Moves:
     if len(tokens.shape) != 5 or len(cache.shape) != 6:
@@ -119,6 +125,20 @@ def _block_moves(source: Form, target: Form) -> Moves:
     fields |= _in_units(("source_layer_stride", "source_block_stride"), source.strides[:2], unit)
     fields |= _in_units(("target_layer_stride", "target_block_stride"), target.strides[:2], unit)
     return Moves(unit, fields)
+
+
+@lru_cache(maxsize=256)
+def _zero_moves(cache: Form) -> Moves:
+    if len(cache.shape) != 6:
+        raise LayoutError(f"a cache has 6 axes, not {cache.shape}.")
+    layers, blocks, sides, *inner = cache.shape
+    size = prod(inner) * cache.itemsize
+    ends = sum(stride * (n - 1) for stride, n in zip(cache.strides[3:], inner, strict=True))
+    if ends + cache.itemsize != size:
+        raise LayoutError("a block's side doesn't lie together.")
+    unit = next(u for u in UNITS if size % u == 0 and not _rest(cache, cache.strides[:3], u))
+    fields = {"layers": layers, "sides": sides, "cache_blocks": blocks, "units": size // unit}
+    return Moves(unit, fields | _in_units(CACHE_AXES[:3], cache.strides[:3], unit))
 
 
 class _Inner(NamedTuple):

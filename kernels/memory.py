@@ -98,3 +98,17 @@ def addresses(library: Library, memory: Memory) -> tuple[Callable[[Array], int],
         return at(values)
 
     return read, written
+
+
+def bounds(values: npt.NDArray[Any]) -> tuple[int, int]:
+    """The addresses of the first byte and behind the last one that a view of numpy reaches."""
+    if not values.size:
+        return 0, 0
+    low: int = values.__array_interface__["data"][0]
+    high = low + values.itemsize
+    for size, stride in zip(values.shape, values.strides, strict=True):
+        if stride < 0:
+            low += stride * (size - 1)
+        else:
+            high += stride * (size - 1)
+    return low, high

@@ -2,10 +2,12 @@
 
 NVRTC is the library of the wheels `nvidia-cuda-nvrtc-cu12` and `nvidia-cuda-nvrtc` (CUDA 13), which
 CuPy uses too; `$KVPROOF_NVRTC` names another one. An artefact lies in the user's cache under what it
-was made from: NVRTC's version, architecture, options and source.
+was made from: NVRTC's version, architecture, options and source. `python -m kvproof.kernels.nvrtc FOLDER`
+writes all of them to a folder, for a machine with a GPU to load as they are.
 """
 
 import ctypes
+import json
 import os
 import re
 import sys
@@ -16,12 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from kvproof.kernels.builds import BuildError, cache_folder
-from kvproof.kernels.source import read_source, signatures
+from kvproof.kernels.source import read_source, signatures, source_hash
 
 CUBINS: Final = ("sm_80", "sm_90", "sm_100")
 FALLBACK: Final = "compute_80"
 """PTX, for the driver to compile on a GPU of another architecture."""
 ARCHITECTURES: Final = (*CUBINS, FALLBACK)
+MANIFEST: Final = "manifest.json"
+"""What the artefacts of a folder were made from."""
 
 _USAGE: Final = re.compile(
     r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
@@ -30,7 +34,9 @@ _USAGE: Final = re.compile(
 )
 
 # Multiplications and additions round one by one, as in the build for a processor.
-OPTIONS: Final = ("--std=c++17", "--fmad=false")
+OPTIONS: Final = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
+LOG: Final = ".log"
+"""Beside an artefact what the compilers said, registers and spills among it."""
 
 
 def find_nvrtc() -> Path | None:
@@ -74,8 +80,8 @@ class _Nvrtc:
         self.call(f"nvrtcGet{what}", program, found)
         return found.raw
 
-    def compile(self, source: str, options: tuple[str, ...], what: str) -> bytes:
-        """The cubin or the PTX, or what the compilers said (`what` is `ProgramLog`)."""
+    def compile(self, source: str, options: tuple[str, ...], what: str) -> tuple[bytes, bytes]:
+        """The cubin or the PTX, and what the compilers said."""
         program = ctypes.c_void_p()
         self.call(
             "nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kv_kernels.cu", 0, None, None
@@ -85,7 +91,7 @@ class _Nvrtc:
             if self.library.nvrtcCompileProgram(program, len(options), given):
                 log = self.text("ProgramLog", program).rstrip(b"\0").decode()
                 raise BuildError(f"NVRTC refused the source:\n{log[-2000:]}")
-            return self.text(what, program)
+            return self.text(what, program), self.text("ProgramLog", program).rstrip(b"\0")
         finally:
             self.call("nvrtcDestroyProgram", ctypes.byref(program))
 
@@ -95,6 +101,30 @@ def _load(path: Path) -> _Nvrtc:
     return _Nvrtc(path)
 
 
+def artefact_name(architecture: str) -> str:
+    """The file that an architecture's artefact is kept in."""
+    return f"kv_kernels.{architecture}.{'cubin' if architecture.startswith('sm_') else 'ptx'}"
+
+
+def ship(folder: Path) -> None:
+    """Every artefact, and beside them what they were made from. Raises `BuildError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for architecture in ARCHITECTURES:
+        content = build_gpu(architecture).read_bytes()
+        (folder / artefact_name(architecture)).write_bytes(content)
+        made[artefact_name(architecture)] = sha256(content).hexdigest()
+    path = find_nvrtc()
+    assert path is not None, "it has just built them"
+    manifest = {
+        "nvrtc": _load(path).version(),
+        "options": OPTIONS,
+        "source": source_hash(),
+        "artefacts": made,
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
 def build_gpu(architecture: str, source: str | None = None) -> Path:
     """A cubin for `sm_…`, or PTX for `compute_…`. Raises `BuildError`, also where there is no NVRTC."""
     path = find_nvrtc()
@@ -102,15 +132,17 @@ def build_gpu(architecture: str, source: str | None = None) -> Path:
         raise BuildError("no NVRTC; the extra cuda12 brings it.")
     nvrtc, source = _load(path), read_source() if source is None else source
     options = (f"--gpu-architecture={architecture}", *OPTIONS)
-    what, ending = ("CUBIN", "cubin") if architecture.startswith("sm_") else ("PTX", "ptx")
+    what = "CUBIN" if architecture.startswith("sm_") else "PTX"
     key = sha256("\0".join(("nvrtc", nvrtc.version(), *options, source)).encode()).hexdigest()[:32]
-    target = cache_folder() / key / f"kv_kernels.{architecture}.{ending}"
+    target = cache_folder() / key / artefact_name(architecture)
     if not target.exists():
-        made = nvrtc.compile(source, options, what)
+        made, log = nvrtc.compile(source, options, what)
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(made)
-        draft.replace(target)
+        # The artefact comes last: where it is, its log is.
+        for path_of, content in ((target.with_suffix(LOG), log), (target, made)):
+            draft = path_of.with_name(f"{path_of.name}.{os.getpid()}")
+            draft.write_bytes(content)
+            draft.replace(path_of)
     return target
 
 
@@ -119,13 +151,13 @@ def resource_usage(architecture: str, source: str | None = None) -> dict[str, tu
 
     Raises `BuildError` where there is no NVRTC, or where it says nothing of a kernel.
     """
-    path = find_nvrtc()
-    if path is None:
-        raise BuildError("no NVRTC; the extra cuda12 brings it.")
-    options = (f"--gpu-architecture={architecture}", *OPTIONS, "--ptxas-options=-v")
     source = read_source() if source is None else source
-    log = _load(path).compile(source, options, "ProgramLog").decode(errors="replace")
+    log = build_gpu(architecture, source).with_suffix(LOG).read_text(encoding="utf-8", errors="replace")
     found = {name: (int(used), sum(map(int, local))) for name, *local, used in _USAGE.findall(log)}
     if missing := signatures(source).keys() - found.keys():
         raise BuildError(f"NVRTC said nothing of {', '.join(sorted(missing))}.")
     return found
+
+
+if __name__ == "__main__":
+    ship(Path(sys.argv[1]))

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-SOURCE: Final = Path(__file__).with_name("kv_kernels.cu")
+FOLDER: Final = Path(__file__).parent
+PARTS: Final = ("kv_kernels.cu", "kv_moves.cu", "kv_slots.cu", "kv_numbers.cu", "kv_attention.cu")
+"""In the order in which they are one source."""
 
 _STRUCT: Final = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
 _FIELD: Final = re.compile(r"^    (.+?)(\w+);$")
@@ -25,11 +28,18 @@ class Signature(NamedTuple):
     """Whether its threads wait for each other."""
     constant: frozenset[str] = frozenset()
     """Addresses that are only read from."""
+    addresses: frozenset[str] = frozenset()
+    """All that hold an address."""
 
 
 def read_source() -> str:
-    """The source that every build is made from."""
-    return SOURCE.read_text(encoding="utf-8")
+    """The source that every build is made from: all parts as one text."""
+    return "\n".join((FOLDER / part).read_text(encoding="utf-8") for part in PARTS)
+
+
+def source_hash() -> str:
+    """What an artefact says that it was made from."""
+    return sha256(read_source().encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)
@@ -43,7 +53,8 @@ def signatures(source: str) -> Mapping[str, Signature]:
             kinds = _fields(params, bodies[params])
             floating = frozenset(field for field, kind in kinds.items() if kind == "f64")
             constant = frozenset(field for field, kind in kinds.items() if kind.startswith("const "))
-            found[name] = Signature(tuple(kinds), floating, bool(barriers), constant)
+            addresses = frozenset(field for field, kind in kinds.items() if kind.endswith("*"))
+            found[name] = Signature(tuple(kinds), floating, bool(barriers), constant, addresses)
     if not found:
         raise ValueError("a source without kernels.")
     return found

@@ -81,10 +81,15 @@ def attention(query: Floats, key: Floats, value: Floats, scale: float) -> Floats
 
 def fingerprint_arrays(cache: Words) -> Words:
     """`fingerprint` of every whole block of a cache, `[layers, blocks, 2]`, in arrays."""
+    return np.asarray(token_fingerprints(cache).sum(axis=2))
+
+
+def token_fingerprints(cache: Words) -> Words:
+    """What each token of a cache adds to its block's fingerprint, `[layers, blocks, block_size, 2]`."""
     _, _, _, size, heads, count = cache.shape
     # A token takes the part that a layer has in a place of contents.
     keys = words.place_keys(words.Geometry(size, heads, count))[:, 0]
     turned = keys << np.uint64(32) | keys >> np.uint64(32)
     low = words.mix64_array((cache ^ keys) + np.uint64(words.OFFSET))
     high = words.mix64_array((cache ^ turned) + np.uint64(words.CHAIN))
-    return np.stack([low.sum(axis=(2, 3, 4, 5)), high.sum(axis=(2, 3, 4, 5))], axis=-1)
+    return np.stack([low.sum(axis=(2, 4, 5)), high.sum(axis=(2, 4, 5))], axis=-1)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kvproof.kernels.checked import Finding
 from kvproof.kernels.words import Geometry, Words
 
 Indices = npt.NDArray[np.int64]
@@ -69,6 +70,17 @@ class Backend(ABC):
 
         Raises `SlotError` for a place outside the cache.
         """
+
+    @abstractmethod
+    def fingerprint_blocks(self, cache: Cache, blocks: Indices, starts: Indices, ends: Indices) -> Words:
+        """The 128-bit sum over tokens `starts[i] … ends[i] − 1` of block `blocks[i]`, `[layers, n, 2]`.
+
+        Additive over tokens, each half modulo 2^64. Raises `SlotError` for tokens outside the cache.
+        """
+
+    def take_findings(self) -> tuple[Finding, ...]:
+        """What kernels did wrong since the last call: nothing is seen where nobody watches."""
+        return ()
 
     @abstractmethod
     def copy_blocks(self, cache: Cache, sources: Indices, targets: Indices, tokens: Indices) -> Report:

@@ -17,8 +17,8 @@ class CheckedBackend(CpuBackend):
 
     name = "cpu-checked"
 
-    def __init__(self, seed: int = 0) -> None:
-        self.checked = CheckedLibrary(build_checked(), seed=seed)
+    def __init__(self, seed: int = 0, source: str | None = None) -> None:
+        self.checked = CheckedLibrary(build_checked(source), source, seed=seed)
         super().__init__(self.checked, SPREAD)
 
     def take_findings(self) -> tuple[Finding, ...]:

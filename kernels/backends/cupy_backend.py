@@ -1,5 +1,6 @@
 """The kernels' one source on a GPU: the cubin that CI builds, loaded as it is by CuPy."""
 
+import json
 from array import array
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from kvproof.kernels.backends.source_backend import SourceBackend
 from kvproof.kernels.builds import BuildError
 from kvproof.kernels.library import Launch
 from kvproof.kernels.memory import Array, Memory
-from kvproof.kernels.nvrtc import CUBINS, FALLBACK, build_gpu
-from kvproof.kernels.source import read_source, signatures
+from kvproof.kernels.nvrtc import CUBINS, FALLBACK, MANIFEST, artefact_name, build_gpu
+from kvproof.kernels.source import read_source, signatures, source_hash
 
 # Neighbouring threads take neighbouring units of a row; enough blocks for a large GPU.
 SPREAD = Launch(grid=1024, block=128, lanes=32)
@@ -53,7 +54,13 @@ class CupyMemory(Memory):
         self._cupy = cupy
 
     def full(self, shape: tuple[int, ...], value: int, kind: type[np.generic]) -> Array:
-        return self._cupy.full(shape, value, kind)
+        made, element = self._cupy.empty(shape, kind), np.full(1, value, kind)
+        # Without a kernel of CuPy's own, which it would first have to compile.
+        if len(set(element.tobytes())) > 1:
+            made.set(np.full(shape, value, kind))
+        elif made.size:
+            made.data.memset_async(element.tobytes()[0], made.nbytes)
+        return made
 
     def empty(self, shape: tuple[int, ...], kind: type[np.generic]) -> Array:
         return self._cupy.empty(shape, kind)
@@ -82,8 +89,37 @@ class CupyErrors:
         """Whether something was counted since the last call."""
         if not self._memory.host(self.values).any():
             return False
-        self.values[...] = 0
+        self.values.fill(0)
         return True
+
+
+def find_cupy() -> Any:
+    """CuPy, with a GPU that it can use. Raises `BuildError` where either is missing."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise BuildError("no CuPy; the extra cuda12 brings it.") from error
+    if not cupy.cuda.is_available():
+        raise BuildError("no GPU that CuPy can use.")
+    return cupy
+
+
+def binary_for(cupy: Any, folder: Path | None = None) -> Path:
+    """What the current GPU loads: from a folder that CI has filled, or built here by NVRTC.
+
+    Raises `BuildError` where the folder has nothing for this GPU, or was filled from another source,
+    or where there is no NVRTC.
+    """
+    architecture = architecture_for(cupy.cuda.Device().compute_capability)
+    if folder is None:
+        return build_gpu(architecture)
+    built = folder / artefact_name(architecture)
+    if not built.is_file():
+        raise BuildError(f"{folder} has no {built.name}.")
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if manifest["source"] != source_hash():
+        raise BuildError(f"{folder} was filled from another source.")
+    return built
 
 
 class CupyBackend(SourceBackend):
@@ -95,11 +131,5 @@ class CupyBackend(SourceBackend):
     name = "cuda"
 
     def __init__(self) -> None:
-        try:
-            import cupy
-        except ImportError as error:
-            raise BuildError("no CuPy; the extra cuda12 brings it.") from error
-        if not cupy.cuda.is_available():
-            raise BuildError("no GPU that CuPy can use.")
-        built = build_gpu(architecture_for(cupy.cuda.Device().compute_capability))
-        super().__init__(CupyLibrary(cupy, built), CupyMemory(cupy), SPREAD)
+        cupy = find_cupy()
+        super().__init__(CupyLibrary(cupy, binary_for(cupy)), CupyMemory(cupy), SPREAD)

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from kvproof.kernels import words
+from kvproof.kernels import twins, words
 from kvproof.kernels.backends.base import CLEAN, Backend, Cache, Indices, Report, SlotError
 from kvproof.kernels.words import Geometry, Words
 
@@ -72,6 +72,18 @@ class NumpyBackend(Backend):
             return np.zeros((layers, len(slots)), np.int64)
         per_layer = wrong.reshape(2, len(slots), layers, heads * size)
         return np.asarray(per_layer.sum(axis=(0, 3), dtype=np.int64).T)
+
+    def fingerprint_blocks(self, cache: Cache, blocks: Indices, starts: Indices, ends: Indices) -> Words:
+        size = cache.shape[3]
+        _check_inside(blocks, cache.shape[1])
+        if len(starts) and (min(starts.tolist()) < 0 or max(ends.tolist()) > size):
+            raise SlotError(f"tokens {min(starts.tolist())}…{max(ends.tolist()) - 1} of {size}.")
+        sums = twins.token_fingerprints(cache[:, blocks])
+        offsets = np.arange(size)
+        outside = (offsets < starts[:, None]) | (offsets >= ends[:, None])
+        if outside.any():
+            sums[:, outside] = 0
+        return np.asarray(sums.sum(axis=2))
 
     def copy_blocks(self, cache: Cache, sources: Indices, targets: Indices, tokens: Indices) -> Report:
         _, blocks, _, block_size, _, _ = cache.shape

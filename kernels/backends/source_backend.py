@@ -287,7 +287,7 @@ class SourceBackend(Backend):
         key = kernel, cache.shape
         call = self._calls.get(key)
         if call is None:
-            call = self._prepare(key, kernel, _word_strides(strided(cache, 0)))
+            call = self._prepare(key, kernel, word_strides(strided(cache, 0)))
         return call
 
     def _claim(self, cache: Cache) -> int:
@@ -324,7 +324,8 @@ def _contiguous(cache: Cache) -> Words:
     return found
 
 
-def _word_strides(cache: Strided) -> dict[str, int]:
+def word_strides(cache: Strided) -> dict[str, int]:
+    """What the kernels that look at contents are told of a cache."""
     layers, blocks, _, block_size, heads, size = cache.shape
     strides = [stride // 8 for stride in cache.strides]
     return {

@@ -3,7 +3,8 @@
 import pytest
 
 from kvproof.kernels import builds, source
-from kvproof.kernels.faults import Fault, all_faults
+from kvproof.kernels.faults import Fault, all_faults, of_gate
+from kvproof.kernels.misuses import MISUSES
 
 TINY = (
     "struct Params1 {\n    i64 count;\n    f64 scale;\n    const u8* bytes;\n};\nKERNEL(tiny, Params1) { }\n"
@@ -60,7 +61,8 @@ def test_artefacts_are_kept_in_the_users_cache(monkeypatch, tmp_path):
 def test_a_signature_is_the_struct_of_the_kernel():
     found = source.signatures(TINY)
     fields = ("count", "scale", "bytes")
-    assert found == {"tiny": source.Signature(fields, frozenset({"scale"}), False, frozenset({"bytes"}))}
+    pointers = frozenset({"bytes"})
+    assert found == {"tiny": source.Signature(fields, frozenset({"scale"}), False, pointers, pointers)}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,13 @@ def test_a_source_that_cannot_be_called_is_refused(text):
         source.signatures(text)
 
 
+def test_every_part_belongs_to_the_source_and_none_is_long():
+    found = {path.name for path in source.FOLDER.glob("*.cu")}
+    assert found == set(source.PARTS) and len(source.PARTS) == len(found)
+    assert all(len((source.FOLDER / part).read_text().splitlines()) <= 500 for part in source.PARTS)
+    assert all((source.FOLDER / part).read_text() in source.read_source() for part in source.PARTS)
+
+
 def test_the_source_includes_nothing():
     assert "#include" not in source.read_source()
 
@@ -79,8 +88,16 @@ def test_every_fault_has_its_place_and_a_gate():
     faults = all_faults()
     assert len({fault.name for fault in faults}) == len(faults) > 0
     for fault in faults:
-        assert fault.plant() != source.read_source()
-        assert fault.gate in ("differential", "checked", "map")
+        assert fault.gate in ("differential", "checked", "map", "launch")
+        if fault.gate == "launch":
+            assert not fault.before and fault.name in MISUSES
+        else:
+            assert fault.plant() != source.read_source()
+
+
+def test_a_gate_without_faults_is_refused():
+    with pytest.raises(ValueError, match="no fault"):
+        of_gate("sanitizer")
 
 
 @pytest.mark.parametrize("before", ["no such text", "i64"])

@@ -9,7 +9,7 @@ from kvproof.kernels.backends.choose import choose
 from kvproof.kernels.backends.cpu_backend import CpuBackend
 from kvproof.kernels.backends.numpy_backend import NumpyBackend
 from kvproof.kernels.calls import Kernels
-from kvproof.kernels.faults import all_faults
+from kvproof.kernels.faults import of_gate
 from kvproof.kernels.layouts import LayoutError
 from kvproof.kernels.library import Call, CpuLibrary, address
 from kvproof.kernels.words import Geometry
@@ -40,9 +40,41 @@ def test_random_cases_equal_numpy(library, kind):
     assert [line for seed in seeds for line in differential.differences(seed, library)] == []
 
 
+@pytest.mark.parametrize("kind", range(KINDS), ids=list(differential.COMPARISONS))
+def test_what_torch_can_express_is_equal_too(library, kind):
+    pytest.importorskip("torch")
+    twins_of_torch = differential.find_torch()
+    seeds = range(kind, 20 * KINDS, KINDS)
+    lines = [differential.differences(seed, library, torch=twins_of_torch) for seed in seeds]
+    assert [line for each in lines for line in each] == []
+
+
 @pytest.mark.parametrize(
-    "fault", [each for each in all_faults() if each.gate == "differential"], ids=lambda each: each.name
+    ("name", "broken"),
+    [
+        ("contents", lambda digests, geometry: np.zeros(1, np.uint64)),
+        ("fingerprints", lambda cache: np.zeros(1, np.uint64)),
+        ("slots_of", lambda table, rows, *_, **split: np.full(len(rows), -7)),
+        ("write", lambda tokens, cache, slots: None),
+        ("read", lambda cache, slots: np.full(1, 7, np.uint8)),
+        ("copy", lambda cache, *copies: cache.fill(1)),
+        ("zero", lambda cache, blocks: cache.fill(1)),
+        ("quantized", lambda tokens, scales: np.zeros(tokens.shape, np.uint8)),
+        ("attention", lambda query, *_: query),
+    ],
 )
+def test_torch_takes_part(monkeypatch, library, name, broken):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(f"kvproof.kernels.torch_twins.{name}", broken)
+    lines = [
+        line
+        for seed in range(10 * KINDS)
+        for line in differential.differences(seed, library, torch=differential.find_torch())
+    ]
+    assert lines and all("torch's" in line for line in lines)
+
+
+@pytest.mark.parametrize("fault", of_gate("differential"), ids=lambda each: each.name)
 def test_a_planted_fault_is_found_by_the_comparison(library, fault):
     # Without optimization: the compiler is what takes the time.
     planted = builds.build(fault.plant(), builds.PRELUDE, (*builds.OPTIONS, "-O0"))

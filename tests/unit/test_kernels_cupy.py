@@ -1,6 +1,9 @@
 """The GPU's backend, on a stand-in for CuPy whose arrays are copies: nothing of the host is passed by
 address, and what is told comes back as arrays of numpy. On a GPU, the same with CuPy itself."""
 
+import ctypes
+import json
+import sys
 from array import array
 from types import SimpleNamespace
 
@@ -10,11 +13,19 @@ import pytest
 from kvproof.kernels import builds
 from kvproof.kernels.backends.base import CLEAN, Report, SlotError
 from kvproof.kernels.backends.choose import choose
-from kvproof.kernels.backends.cupy_backend import CupyMemory, architecture_for, parameters_by_value
+from kvproof.kernels.backends.cupy_backend import (
+    CupyMemory,
+    architecture_for,
+    binary_for,
+    find_cupy,
+    parameters_by_value,
+)
 from kvproof.kernels.backends.numpy_backend import NumpyBackend
 from kvproof.kernels.backends.source_backend import SourceBackend
 from kvproof.kernels.builds import BuildError
 from kvproof.kernels.library import CpuLibrary, Launch
+from kvproof.kernels.nvrtc import ARCHITECTURES, find_nvrtc, ship
+from kvproof.kernels.source import source_hash
 from kvproof.kernels.words import Geometry
 
 GEOMETRY = Geometry(2, 3, 2)
@@ -25,14 +36,16 @@ class DeviceArray(np.ndarray):
 
     @property
     def data(self):
-        return SimpleNamespace(ptr=self.__array_interface__["data"][0])
+        at = self.__array_interface__["data"][0]
+        return SimpleNamespace(ptr=at, memset_async=lambda value, size: ctypes.memset(at, value, size))
+
+    def set(self, values):
+        assert values.shape == self.shape and values.dtype == self.dtype
+        self[...] = values
 
 
 class StandIn:
     """As much of CuPy as the memory uses. The host's arrays are never where kernels are sent."""
-
-    def full(self, shape, value, kind):
-        return np.full(shape, value, kind).view(DeviceArray)
 
     def empty(self, shape, kind):
         return np.empty(shape, kind).view(DeviceArray)
@@ -123,3 +136,53 @@ def test_parameters_are_one_value():
     packed = parameters_by_value(array("q", [1, -2, 3]))
     assert packed.shape == (1,) and packed.itemsize == 24
     assert np.frombuffer(packed.tobytes(), np.int64).tolist() == [1, -2, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(0, np.uint64), (2**64 - 1, np.uint64), (7, np.uint16), (1, np.float32)]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
+def test_an_array_is_filled_without_a_kernel(value, kind, shape):
+    made = CupyMemory(StandIn()).full(shape, value, kind)
+    assert np.array_equal(made, np.full(shape, value, kind)) and made.dtype == kind
+
+
+# --- what CI has built ----------------------------------------------------------------------------
+
+NINETY = SimpleNamespace(
+    cuda=SimpleNamespace(Device=lambda: SimpleNamespace(compute_capability="90")),
+)
+
+
+def shipped(folder, source):
+    (folder / "kv_kernels.sm_90.cubin").write_bytes(b"a cubin")
+    (folder / "manifest.json").write_text(json.dumps({"source": source}))
+
+
+def test_a_gpu_loads_what_ci_built_from_this_source(tmp_path):
+    shipped(tmp_path, source_hash())
+    assert binary_for(NINETY, tmp_path) == tmp_path / "kv_kernels.sm_90.cubin"
+
+
+def test_artefacts_of_another_source_or_gpu_are_refused(tmp_path):
+    with pytest.raises(BuildError, match=r"has no kv_kernels\.sm_90"):
+        binary_for(NINETY, tmp_path)
+    shipped(tmp_path, "0" * 64)
+    with pytest.raises(BuildError, match="another source"):
+        binary_for(NINETY, tmp_path)
+
+
+@pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC is not installed")
+def test_all_artefacts_are_shipped_with_what_they_were_made_from(tmp_path):
+    ship(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["source"] == source_hash() and manifest["nvrtc"].count(".") == 1
+    assert manifest["artefacts"].keys() == {each.name for each in tmp_path.iterdir()} - {"manifest.json"}
+    assert len(manifest["artefacts"]) == len(ARCHITECTURES)
+    assert binary_for(NINETY, tmp_path).read_bytes()[:4] == b"\x7fELF"
+
+
+def test_without_cupy_it_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(BuildError, match="no CuPy"):
+        find_cupy()

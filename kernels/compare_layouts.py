@@ -1,0 +1,101 @@
+"""Random moves of tokens and blocks of any element, in any layout, compared with numpy."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from kvproof.kernels.calls import Counted, Kernels
+from kvproof.kernels.drawing import (
+    KINDS,
+    Array,
+    Case,
+    bytes_of,
+    equal,
+    ints,
+    new_cache,
+    new_tokens,
+    one,
+    slots_of,
+)
+
+
+def compare_layouts(case: Case) -> Iterator[str]:
+    random, kernels = case.random, case.kernels
+    kind = KINDS[one(random, 0, len(KINDS) - 1)]
+    layers, blocks, sides, size, heads = (one(random, 1, most) for most in (2, 5, 2, 5, 3))
+    dims = int(random.choice([1, 3, 8, 16, 46]))
+    shape = layers, blocks, sides, size, heads, dims
+    cache = new_cache(random, shape, kind)
+    tokens = new_tokens(random, (one(random, 1, 9), layers, sides, heads, dims), kind)
+    slots = slots_of(case, len(tokens), blocks * size)
+    yield from _compare_packed(kernels, tokens[:, :1, :1], slots, blocks, size)
+    wanted, inside = cache.copy(), np.flatnonzero((slots >= 0) & (slots < blocks * size))
+    third = _same_layout(cache)
+    _, firsts = np.unique(slots[inside], return_index=True)
+    single = inside[firsts] if len(firsts) == len(inside) else inside[:0]
+    counted = kernels.reshape_and_cache(tokens, cache, slots)
+    outside = int(((slots < -1) | (slots >= blocks * size)).sum())
+    yield from equal("counts of a write", counted, Counted(outside, len(inside) - len(firsts)))
+    if len(single) == len(inside):
+        for i in single:
+            wanted[:, slots[i] // size, :, slots[i] % size] = tokens[i]
+        yield from equal("the cache after a write", bytes_of(cache), bytes_of(wanted))
+        if case.torch:
+            case.torch.write(tokens[inside], third, slots[inside])
+            yield from equal("torch's cache after a write", bytes_of(third), bytes_of(wanted))
+    read = new_tokens(random, tokens.shape, kind)[: len(inside)]
+    yield from equal("counts of a read", kernels.gather_slots(read, cache, slots[inside]), Counted())
+    found = cache[:, slots[inside] // size, :, slots[inside] % size]
+    yield from equal("tokens read", bytes_of(read), bytes_of(found))
+    if case.torch:
+        yield from equal("torch's tokens", bytes_of(case.torch.read(cache, slots[inside])), bytes_of(found))
+    yield from _compare_block_moves(case, cache)
+
+
+def _compare_packed(kernels: Kernels, tokens: Array, slots: Array, blocks: int, size: int) -> Iterator[str]:
+    """Keys in a cache `[blocks, heads, dims/x, block_size, x]`: x elements are one of 16 bytes."""
+    x = 16 // tokens.itemsize
+    heads, dims = tokens.shape[3], tokens.shape[4] // x * x
+    if dims == 0 or len(np.unique(slots)) < len(slots):
+        return
+    memory = np.zeros((blocks, heads, dims // x, size, x), tokens.dtype)
+    wanted = memory.copy()
+    packed = tokens[..., :dims].copy().view("V16")
+    cache = memory.view("V16")[None, :, None, :, :, :, 0].transpose(0, 1, 2, 5, 3, 4)
+    kernels.reshape_and_cache(packed, cache, slots)
+    for i, slot in enumerate(slots.tolist()):
+        if 0 <= slot < blocks * size:
+            wanted[slot // size, :, :, slot % size] = tokens[i, 0, 0, :, :dims].reshape(heads, -1, x)
+    yield from equal("packed keys", bytes_of(memory), bytes_of(wanted))
+
+
+def _compare_block_moves(case: Case, cache: Array) -> Iterator[str]:
+    random, kernels = case.random, case.kernels
+    blocks, size = cache.shape[1], cache.shape[3]
+    order = random.permutation(blocks).astype(np.int64)
+    sources, targets = order[: blocks // 2], order[blocks // 2 :][: blocks // 2]
+    tokens = ints(random, 0, size + 1, len(sources))
+    wanted, third = cache.copy(), _same_layout(cache)
+    for source, target, count in zip(sources, targets, tokens, strict=True):
+        wanted[:, target, :, :count] = cache[:, source, :, :count]
+    kernels.copy_blocks(cache, cache, sources, targets, tokens)
+    yield from equal("the cache after copies", bytes_of(cache), bytes_of(wanted))
+    if case.torch:
+        case.torch.copy(third, sources, targets, tokens)
+        yield from equal("torch's cache after copies", bytes_of(third), bytes_of(wanted))
+    ends = sum(s * (n - 1) for s, n in zip(cache.strides[3:], cache.shape[3:], strict=True))
+    if ends + cache.itemsize == np.prod(cache.shape[3:]) * cache.itemsize:
+        kernels.zero_blocks(cache, order[:1])
+        wanted[:, order[0]] = 0
+        yield from equal("the cache after zeroing", bytes_of(cache), bytes_of(wanted))
+        if case.torch:
+            case.torch.zero(third, order[:1])
+            yield from equal("torch's cache after zeroing", bytes_of(third), bytes_of(wanted))
+
+
+def _same_layout(cache: Array) -> Array:
+    """A copy that lies as the cache does."""
+    span = sum(stride * (size - 1) for stride, size in zip(cache.strides, cache.shape, strict=True))
+    raw = as_strided(cache, (span // cache.itemsize + 1,), (cache.itemsize,)).copy()
+    return as_strided(raw, cache.shape, cache.strides)
