@@ -29,6 +29,7 @@ QUICK = 2
     help=f"Repetitions of each row.  [default: {REPEAT}; {QUICK} with --quick]",
 )
 @click.option("--only", metavar="TEXT", default="", help="Only rows whose name contains it.")
+@click.option("--device", type=click.Choice(["cpu"]), help="The kernels instead, beside numpy and torch.")
 @click.option("--quick", is_flag=True, help="Small repetitions, pools up to 100k blocks.")
 @click.option(
     "--record",
@@ -38,7 +39,13 @@ QUICK = 2
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 def command(
-    against: str, repeat: int | None, only: str, quick: bool, record: Path | None, as_json: bool
+    against: str,
+    repeat: int | None,
+    only: str,
+    device: str | None,
+    quick: bool,
+    record: Path | None,
+    as_json: bool,
 ) -> int:
     """Measure our manager beside released ones, and the harness that judges it.
 
@@ -47,19 +54,29 @@ def command(
     work: the same hits, blocks and evictions. The harness is measured last, with the mix of its
     operations.
 
+    With --device it is the device's kernels that are measured: writes of every element and layout
+    beside torch, contents and digests beside numpy, a fuzz step's work. A record is device.json
+    and device.md then. A GPU has its own trial, ci/gpu.
+
     \b
     Examples:
       kvproof bench
       kvproof bench --against vllm==0.9.2,0.32.0 --only 'prompt 32k'
       kvproof bench --only harness
+      kvproof bench --device cpu
       kvproof bench --record ci/recorded
     """
-    others = contenders_of(against)
-    chosen = _chosen(only, quick)
     if record is not None:
         if only:
             raise BadInput("a record has every row; leave out --only or --record.")
         check_folder(record)
+    if device is not None:
+        from kvproof.fuzz.cli import bench_device
+
+        rounds = repeat or (bench_device.QUICK if quick else bench_device.ROUNDS)
+        return bench_device.run(rounds, only, record, as_json)
+    others = contenders_of(against)
+    chosen = _chosen(only, quick)
     to = console(as_json)
     with live(to, lambda count, spent: Text(f"{count}, {seconds(spent)}")) as line:
         line.count = "starting"

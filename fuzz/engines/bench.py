@@ -202,7 +202,9 @@ def run(
     cpu, wall = sum(each.amount for each in times), sum(each.wall for each in times)
     contenders = tuple(seat.contender for seat in seats)
     spent = time.perf_counter() - started
-    return Report(_machine(), contenders, tuple(outcomes), repeat, quick, cpu / wall if wall else 0.0, spent)
+    return Report(
+        machine_now(), contenders, tuple(outcomes), repeat, quick, cpu / wall if wall else 0.0, spent
+    )
 
 
 def _tell(progress: Callable[[str], None], before: str, text: str) -> None:
@@ -317,7 +319,8 @@ def _document_row(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _machine() -> Machine:
+def machine_now() -> Machine:
+    """This machine, and its load now."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None

@@ -5,6 +5,7 @@ from collections import defaultdict
 
 from kvproof.fuzz.faults import seeded
 from kvproof.fuzz.faults.corpus import corpus
+from kvproof.kernels.faults import all_faults
 
 
 def test_each_of_the_126_bugs_has_exactly_one_place() -> None:
@@ -18,9 +19,16 @@ def test_a_seeded_bug_is_named_by_its_faults_and_by_no_other() -> None:
     for fault in seeded():
         for bug in fault.corpus:
             named[bug].append(fault.id)
+    for planted in all_faults():
+        for bug in planted.corpus:
+            named[bug].append(planted.name)
     assert {bug: sorted(ids) for bug, ids in named.items()} == {
         bug: sorted(ids) for bug, ids in corpus().seeded.items()
     }
+
+
+def test_faults_of_the_manager_and_of_the_kernels_have_names_of_their_own() -> None:
+    assert not {fault.id for fault in seeded()} & {planted.name for planted in all_faults()}
 
 
 def test_every_other_bug_has_a_reason() -> None:
