@@ -29,16 +29,18 @@ _WORST: Final = ("violated", "undecided", "holds")
 @click.option("--preset", "names", metavar="NAME", multiple=True, help="A scope; may be repeated.  [tiny]")
 @click.option("--no-policy", is_flag=True, help="Do not compare with the reference policy.")
 @click.option("--fault", "faults", metavar="ID", multiple=True, help="Plant a seeded fault first.")
+@click.option("--every-fault", is_flag=True, help="See that every seeded fault is caught as it is on record.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=FOLDER, show_default=True, help="For failing cases."
 )
-@click.option("--record", "folder", type=click.Path(path_type=Path), help="A folder to record the counts in.")
+@click.option("--record", "folder", type=click.Path(path_type=Path), help="A folder to record in.")
 @click.option("--list", "listing", is_flag=True, help="List the presets and explore none.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 def command(
     names: tuple[str, ...],
     no_policy: bool,
     faults: tuple[str, ...],
+    every_fault: bool,
     out: Path,
     folder: Path | None,
     listing: bool,
@@ -54,8 +56,17 @@ def command(
       kvproof explore
       kvproof explore --preset small --json
       kvproof explore --fault stale-hash --no-policy
+      kvproof explore --every-fault --record fuzz/engines
     """
     to = console(as_json)
+    if every_fault:
+        if names or faults or no_policy or listing:
+            raise BadInput("--every-fault knows its presets; leave out all but --record and --json.")
+        if folder is not None:
+            check_folder(folder)
+        from kvproof.fuzz.cli import explore_faults
+
+        return explore_faults.every_fault(to, folder, as_json)
     chosen = select(names)
     if listing:
         _list(to, presets(), as_json)

@@ -12,22 +12,22 @@ from itertools import chain
 from typing import Final
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.engines.explore_form import Forms
 from kvproof.fuzz.engines.explore_moves import Preset, operations, submits
 from kvproof.fuzz.engines.explore_snapshot import Freezer
 from kvproof.fuzz.engines.explore_tally import Tally
+from kvproof.fuzz.engines.explore_worker import adapter_of
 from kvproof.fuzz.faults import Fault
 from kvproof.fuzz.session import Session
 from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
 
-LEVEL: Final = 2
-"""What is seen of the manager: its structures. There is no worker, and so are no bytes."""
-
 AUDIT: Final = 32
 """One in so many merged sequences is expanded as well."""
+
+UNMERGED: Final = 10_000
+"""States at most of a manager that keeps something beside what it should: hardly any of them is merged."""
 
 VIOLATED: Final = -1
 
@@ -43,11 +43,16 @@ class Unrepeatable(AssertionError):
     """What fell on a copy does not fall from the start: the manager keeps something outside its objects."""
 
 
+class Unmergeable(RuntimeError):
+    """A faulty manager keeps so much beside what it should that its states never become one."""
+
+
 @dataclass(slots=True)
 class Exploration:
     """What was explored. `states[n]` are those that take `n` operations to reach.
 
-    `case` is the shortest sequence that brings down a clause; nothing behind it was explored.
+    `case` is the shortest sequence that brings down a clause; nothing behind it was explored. Where
+    one clause was looked for, `others` counts the sequences that ended with another.
     """
 
     preset: Preset
@@ -57,6 +62,7 @@ class Exploration:
     situations: Counter[str] = field(default_factory=Counter)
     exercised: dict[str, int] = field(default_factory=dict)
     unchecked: tuple[str, ...] = ()
+    others: Counter[str] = field(default_factory=Counter)
     case: Case | None = None
 
     @property
@@ -71,7 +77,11 @@ class Exploration:
 
 
 class Explorer:
-    """The states that were met. State 0 is the empty allocator."""
+    """The states that were met. State 0 is the empty allocator.
+
+    With `clause` only that one is looked for: a sequence in which another falls ends there, and the
+    exploration goes on.
+    """
 
     def __init__(
         self,
@@ -79,17 +89,18 @@ class Explorer:
         *,
         compare_policy: bool = True,
         faults: Sequence[str | Fault] = (),
+        clause: str = "",
         audit: int = AUDIT,
     ) -> None:
         self.found = Exploration(preset)
         self._preset = preset
         self._compare_policy = compare_policy
         self._faults = faults
+        self._clause = clause
         self._audit = audit
         self._records: list[op.Record] = []
         self._root = Session(
-            # A fault may let less be seen.
-            ReferenceAdapter(min(LEVEL, ReferenceAdapter().capabilities.level)),
+            adapter_of(preset),
             preset.config,
             compare_policy=compare_policy,
             execute=False,
@@ -143,11 +154,15 @@ class Explorer:
         for record, session, form in self._futures(state, self._frontier.pop(state)):
             self.found.transitions += 1
             if form is None:
-                self.found.case = self._case(state, record.operation)
-                return
+                if self._falls(state, record, session):
+                    return
+                successors.append(_successor(record, VIOLATED))
+                continue
             number = self._numbers.setdefault(form, self.count)
             successors.append(_successor(record, number))
             if number == self.count:
+                if self._forms.unusual and number > UNMERGED:
+                    raise Unmergeable(f"more than {UNMERGED:,} states, and no end of them")
                 self._parents.append((state, record.operation))
                 if not last:
                     self._frontier[number] = self._freezer.freeze(session)
@@ -176,6 +191,18 @@ class Explorer:
             yield record, session, form
             # A refusal or a question that changed nothing saves a thaw.
             same = isinstance(record.answer, op.Refused | op.Found) and self._numbers.get(form) == state
+
+    def _falls(self, state: int, record: op.Record, session: Session) -> bool:
+        """A clause fell. Whether it is what is looked for; then the exploration has its case."""
+        code = session.violation.code if session.violation is not None else ""
+        if not self._clause or code == self._clause:
+            case = self._case(state, record.operation)
+            # The worker of the whole reference may bring down another one first.
+            if not self._clause or case.expected.clause == self._clause:
+                self.found.case = case
+                return True
+        self.found.others[code] += 1
+        return False
 
     # --- merged sequences -------------------------------------------------------------------
 
@@ -231,7 +258,8 @@ def explore(
     *,
     compare_policy: bool = True,
     faults: Sequence[str | Fault] = (),
+    clause: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Exploration:
-    """Explore a preset. The caller plants the faults."""
-    return Explorer(preset, compare_policy=compare_policy, faults=faults).run(progress)
+    """Explore a preset, for one clause if it is named. The caller plants the faults."""
+    return Explorer(preset, compare_policy=compare_policy, faults=faults, clause=clause).run(progress)

@@ -16,17 +16,23 @@ is left out stands in `LEFT_OUT`, with the reason. Names are relative:
 """
 
 import marshal
-import pickle
 from typing import Any, Final
 
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
+from kvproof.fuzz.adapters.reference_worker import ReferenceWorker
+from kvproof.fuzz.device import Device
 from kvproof.fuzz.engines.explore_names import Names, Numbers
+from kvproof.fuzz.engines.explore_raw import raw
+from kvproof.fuzz.engines.explore_worker import worker_part
 from kvproof.fuzz.session import Session
 from kvproof.impl.block import KVCacheBlock
 from kvproof.impl.block_pool import BlockPool
+from kvproof.impl.events import EventQueue
 from kvproof.impl.life import StepsInFlight
 from kvproof.impl.manager import KVCacheManager
+from kvproof.impl.metrics import PrefixCacheMetrics
 from kvproof.impl.request import Request as ManagedRequest
+from kvproof.impl.worker.protocol import DiffBuilder
 from kvproof.spec.clauses import Keys
 from kvproof.spec.policy import Policy, PolicyLife
 from kvproof.spec.state import Life, State, Step
@@ -76,15 +82,21 @@ LEFT_OUT: Final = {
         "impl.request.Request._extras",
         "impl.request.Request._root",
         "impl.request.Request.priority",
+        "spec.clauses.Keys.listed",
         "spec.content.Path._known",
         "spec.content.Path._last",
         "spec.policy.PolicyLife.paths",
         "spec.policy.PolicyLife.request",
+        "spec.state.Grant.writes",
         "spec.state.State.holders",
+        "spec.state.State.settled",
+        "spec.state.StepEntry.writes",
         "spec.state.Write.block",
     ),
-    "Every observation empties it.": ("impl.events.EventQueue.events",),
-    "It is for a worker, and there is none.": ("spec.state.State.last_batch",),
+    "Every observation empties it.": ("impl.events.EventQueue.events", "spec.policy.Policy.changed"),
+    "It is for a worker, with which `explore_worker` has it, and there is none.": (
+        "spec.state.State.last_batch",
+    ),
 }
 """Fields on which no form depends, and why nothing that comes later does either."""
 
@@ -92,16 +104,23 @@ FORMAT: Final = 2
 """The marshal format whose bytes depend on values alone, and not on which of them are one object."""
 
 
+UNREAD: Final = (PrefixCacheMetrics, EventQueue, Device, ReferenceWorker, DiffBuilder)
+"""What has a part of the form of its own, or is left out."""
+
+
 class Forms:
     """Makes the forms of copies of one session, which must not have begun.
 
-    What a manager keeps beside what it had at the beginning, as a faulty one may, is in the form as it
-    is, and then so are all names: that merges less than could be merged, and never too much.
+    Where a manager keeps something beside what it had at the beginning, as a faulty one may, all of
+    it is in the form as it is, under the names as they are, since what it keeps may be parts of the rest:
+    that merges less than could be merged, and never too much.
     """
 
     def __init__(self, root: Session) -> None:
         self._numbers = Numbers()
         self._usual = [frozenset(each) for each in _attributes(root)]
+        self.unusual = False
+        """Whether any manager was met that keeps something beside."""
 
     def of(self, session: Session) -> bytes:
         """The canonical form of a session."""
@@ -121,8 +140,12 @@ class Forms:
         ]
         if oracle.policy is not None:
             parts.append(_policy(names, oracle.policy))
+        if worker := worker_part(names, session):
+            parts.append(worker)
         if unusual := self._unusual(session):
-            parts.append((pickle.dumps(unusual), tuple(names.requests), tuple(names.usable)))
+            self.unusual = True
+            kept = raw((unusual, session.adapter), UNREAD)
+            parts.append((kept, tuple(names.requests), tuple(names.usable)))
         return marshal.dumps(parts, FORMAT)
 
     def _unusual(self, session: Session) -> list[dict[str, Any]]:
@@ -141,7 +164,8 @@ def _attributes(session: Session) -> list[dict[str, Any]]:
     manager: KVCacheManager = session.adapter.manager  # type: ignore[attr-defined]
     coordinator, pool = manager.coordinator, manager.block_pool
     things = (session.adapter, manager, coordinator, pool, pool.free_queue, manager.steps, manager.metrics)
-    return [vars(each) for each in (*things, *coordinator.managers)]
+    hasher = () if manager.hasher is None else (manager.hasher,)
+    return [vars(each) for each in (*things, *coordinator.managers, *hasher)]
 
 
 # --- what the history implies -------------------------------------------------------------

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from itertools import product
+from itertools import combinations, product
 from typing import Final
 
 import msgspec
@@ -36,7 +36,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `length` is the most operations in a sequence, `requests` the number of ids. Admissions and
     extensions ask for all that is left, or for one of `chunks` tokens, with one of `lookahead`
     slots for drafts. Steps sample tokens of `sampled`. `partial` steps take the oldest grant alone.
-    `reaches` are the situations that the preset must come upon.
+    At `level` 2 structures are seen; at 3 there is a worker, and bytes are verified: steps come with
+    any of `padding` dummy rows, and the rows of a batch are moved and swapped. `reaches` are the
+    situations that the preset must come upon.
     """
 
     title: str
@@ -49,6 +51,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lookahead: tuple[int, ...] = (0,)
     partial: bool = False
     evict: bool = False
+    level: int = 2
+    padding: tuple[int, ...] = (0,)
     reaches: tuple[str, ...] = ()
 
 
@@ -95,17 +99,22 @@ def operations(preset: Preset, state: State) -> Iterator[op.AnyOperation]:
         yield from _dispatches(preset, state)
     if state.steps:
         yield from _retires(preset, state.steps[0])
+    if preset.level >= 3:
+        yield from _of_batch(state)
     yield op.Reset()
 
 
 def _free_names(preset: Preset, state: State) -> list[str]:
     """Ids that may be submitted: those of ended lives in flight, and one of those that left no trace.
 
-    The others without a trace differ from that one in nothing but their letters.
+    The others without a trace differ from that one in nothing but their letters. A worker may
+    remember any.
     """
     free = [
         name for name in NAMES[: preset.requests] if name not in state.requests or state.requests[name].gone
     ]
+    if preset.level >= 3:
+        return free
     traces = {entry.life.request for step in state.steps for entry in step.entries}
     without = [name for name in free if name not in traces]
     return [name for name in free if name in traces or name == without[0]]
@@ -137,7 +146,9 @@ def _dispatches(preset: Preset, state: State) -> Iterator[op.Dispatch]:
         lives = state.grants[:count]
         for drafts in product(*(_drafts(preset, life) for life in lives)):
             entries = [state.entry_of(life, each) for life, each in zip(lives, drafts, strict=True)]
-            yield op.Dispatch(state.next_step, tuple(entries))
+            for padding in preset.padding:
+                if count + padding <= preset.config.max_requests:
+                    yield op.Dispatch(state.next_step, tuple(entries), padding)
 
 
 def _drafts(preset: Preset, life: Life) -> list[tuple[int, ...]]:
@@ -154,3 +165,11 @@ def _retires(preset: Preset, step: Step) -> Iterator[op.Retire]:
     for sampled in product(*choices):
         outputs = [op.Output(each.life.request, tokens) for each, tokens in zip(living, sampled, strict=True)]
         yield op.Retire(step.number, tuple(outputs))
+
+
+def _of_batch(state: State) -> Iterator[op.Table]:
+    """A worker may take a row elsewhere, or exchange two."""
+    names = state.batch()
+    asked = [op.Table("move", name) for name in names]
+    asked += [op.Table("swap", one, other) for one, other in combinations(names, 2)]
+    yield from (each for each in asked if reason_against(state, each) is None)

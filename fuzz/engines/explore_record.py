@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.engines.explore import Exploration
+from kvproof.fuzz.engines.explore_moves import presets
 
 FILE: Final = "explored.json"
 """Lies beside this module, and wherever somebody records."""
@@ -35,12 +36,13 @@ def recorded() -> dict[str, Counts]:
 
 
 def record(found: Mapping[str, Exploration], folder: Path) -> None:
-    """Write the counts into a folder's record; other presets keep theirs there."""
+    """Write the counts into a folder's record, in the order of the presets; others keep theirs there."""
     path = folder / FILE
     kept = msgspec.json.decode(path.read_bytes(), type=dict[str, Counts]) if path.exists() else {}
     kept |= {name: counts_of(each) for name, each in found.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"{json.dumps(name)}: {msgspec.json.encode(each).decode()}" for name, each in kept.items()]
+    order = [*(name for name in presets() if name in kept), *(name for name in kept if name not in presets())]
+    lines = [f"{json.dumps(name)}: {msgspec.json.encode(kept[name]).decode()}" for name in order]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

@@ -12,13 +12,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
+from kvproof.fuzz.contents import Contents
+from kvproof.fuzz.device import Digests
 from kvproof.fuzz.session import Session
 from kvproof.spec.clauses import Clause
 
 PROTOCOL: Final = 3
 """The newest pickle protocol that says where in the memo an object goes: later ones only count, and
 CPython's unpickler counts from 0 whatever its memo holds already."""
+
+
+def _weakly(kept: Any) -> tuple[Any, ...]:
+    return WeakKeyDictionary, (), None, None, iter(kept.items())
+
+
+class _Pickler(pickle.Pickler):
+    """Knows how to copy what is kept by weak references: whoever else holds a key is copied as well."""
+
+    dispatch_table = copyreg.dispatch_table | {WeakKeyDictionary: _weakly}
 
 
 class Freezer:
@@ -30,7 +43,7 @@ class Freezer:
 
     def __init__(self, session: Session, constants: Iterable[object] = ()) -> None:
         shared = _distinct((*_shared(session), *_named(session), *constants))
-        self._ending = pickle.Pickler(io.BytesIO(), PROTOCOL)
+        self._ending = _Pickler(io.BytesIO(), PROTOCOL)
         self._ending.memo = _memo(shared)
         # A pickle that fetches each shared object, memoizes it and drops it again.
         fetch = [b"M%bQr%b0" % (n.to_bytes(2, "little"), n.to_bytes(4, "little")) for n in range(len(shared))]
@@ -41,7 +54,7 @@ class Freezer:
     def freeze(self, session: Session) -> bytes:
         """The session as bytes, without its history."""
         file = io.BytesIO()
-        pickler = pickle.Pickler(file, PROTOCOL)
+        pickler = _Pickler(file, PROTOCOL)
         pickler.memo = self._ending.memo
         pickler.dump({name: value for name, value in vars(session).items() if name != "operations"})
         return file.getvalue()
@@ -67,14 +80,12 @@ def _memo(shared: Iterable[Any]) -> dict[int, tuple[int, Any]]:
 def _shared(session: Session) -> Iterator[Any]:
     """What all copies share: constants, the interner of claims, which only ever grows, and the counts of
     operations and situations, which so are those of all copies."""
-    oracle, manager = session.oracle, getattr(session.adapter, "manager", None)
+    oracle = session.oracle
     yield from (session.config, session.capabilities, oracle.state.claims, oracle.ignore)
     yield from (oracle.operations, oracle.watch)
     yield from (value for value in vars(oracle).values() if _holds_clauses(value))
     # Whoever watches the session watches all copies.
     yield from (value for value in vars(session).values() if callable(value))
-    if manager is not None and manager.hasher is not None:
-        yield manager.hasher
     for name, module in list(sys.modules.items()):
         if name.startswith(("kvproof.spec.", "kvproof.impl.")):
             yield from _constants(vars(module).values())
@@ -98,10 +109,11 @@ def _constants(values: Iterable[object]) -> Iterator[object]:
 
 
 def _named(session: Session) -> Iterator[Any]:
-    """Types, functions and strings of a session that has done nothing: every copy has them."""
-    pickler = pickle.Pickler(io.BytesIO(), PROTOCOL)
+    """Types, functions and strings of a session that has done nothing: every copy has them. And what is
+    remembered of claims and the words that they demand: it is so in every copy."""
+    pickler = _Pickler(io.BytesIO(), PROTOCOL)
     pickler.memo = _memo(_distinct(_shared(session)))
     pickler.dump(vars(session))
     for _, each in pickler.memo.copy().values():
-        if isinstance(each, type | str | BuiltinFunctionType | FunctionType):
+        if isinstance(each, type | str | BuiltinFunctionType | FunctionType | Digests | Contents):
             yield each

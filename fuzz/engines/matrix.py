@@ -1,7 +1,8 @@
 """The matrix: which engine finds which seeded fault, after how much, and how near to the smallest case.
 
 Soak and Hypothesis are told from the recorded power, which has many seeds. Exploration, the
-theorems and the workload know no chance: each is run once with the fault in place.
+theorems and the workload know no chance: each is run once with the fault in place, exploration
+in one preset after the other.
 """
 
 import time
@@ -19,8 +20,6 @@ from kvproof.fuzz.engines.power_record import recorded
 from kvproof.fuzz.faults import Fault, edits, planted
 from kvproof.fuzz.shrink import shrink
 
-PRESET: Final = "tiny"
-"""What exploration is given."""
 REQUESTS: Final = 300
 """Requests of the trace that the workload is given."""
 BLOCKS: Final = 300
@@ -31,8 +30,9 @@ ARITHMETIC: Final = "kvproof.impl.arithmetic."
 class Cell(msgspec.Struct, frozen=True):
     """An engine on a fault: `killed`, `missed` or `outside` what it looks at.
 
-    `clause` is what fell, `operations` how many it took, transitions for exploration;
-    `minimal` is the length of the case that came out.
+    `clause` is what fell, `operations` how many it took, transitions for exploration; `minimal` is
+    the length of the case that came out. `preset` is the first one in which exploration found the
+    fault, `states` what it had met there: no sequence of that preset is shorter.
     """
 
     engine: str
@@ -42,6 +42,8 @@ class Cell(msgspec.Struct, frozen=True):
     seconds: float | None = None
     probability: float | None = None
     minimal: int | None = None
+    preset: str = ""
+    states: int | None = None
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -58,10 +60,10 @@ class Line(msgspec.Struct, frozen=True):
         return any(cell.state == "killed" for cell in self.cells)
 
 
-def line(fault: Fault, rows: Sequence[Power]) -> Line:
-    """All engines on one fault."""
+def line(fault: Fault, rows: Sequence[Power], presets: Sequence[str]) -> Line:
+    """All engines on one fault; exploration has these presets."""
     own = [_fuzzed(fault, row) for row in rows if row.fault == fault.id]
-    cells = (*own, _explored(fault), _proved(fault), _served(fault))
+    cells = (*own, _explored(fault, presets), _proved(fault), _served(fault))
     lengths = [cell.minimal for cell in cells if cell.minimal is not None]
     return Line(fault.id, fault.clause, cells, min([_seeded(fault), *lengths]))
 
@@ -92,29 +94,29 @@ def _fuzzed(fault: Fault, row: Power) -> Cell:
     )
 
 
-def _explored(fault: Fault) -> Cell:
-    from kvproof.fuzz.engines.explore import Unrepeatable, UnsoundMerge, explore
-    from kvproof.fuzz.engines.explore_moves import preset
+def _explored(fault: Fault, presets: Sequence[str]) -> Cell:
+    """The first preset that catches the fault. It is outside where no state could be told from another."""
+    from kvproof.fuzz.engines.explore_faults import attempts, caught
 
     started = time.perf_counter()
-    try:
-        with planted([fault]):
-            found = explore(preset(PRESET), compare_policy=fault.against_policy, faults=(fault,))
-    except (UnsoundMerge, Unrepeatable):
-        # The fault keeps what no form knows of, so that nothing can be merged.
-        return Cell("exploration", "outside", seconds=time.perf_counter() - started)
+    found = dict(attempts(fault, presets))
     seconds = time.perf_counter() - started
-    if found.case is None:
-        return Cell("exploration", "missed", operations=found.transitions, seconds=seconds)
-    clause = found.case.expected.clause
-    return Cell(
-        "exploration",
-        "killed" if clause == fault.clause else "missed",
-        clause,
-        found.transitions,
-        seconds,
-        minimal=len(found.case.operations),
-    )
+    for name, each in found.items():
+        if (kept := caught(name, each)) is not None:
+            return Cell(
+                "exploration",
+                "killed",
+                fault.clause,
+                kept.transitions,
+                seconds,
+                minimal=kept.length,
+                preset=name,
+                states=kept.states,
+            )
+    explored = [each for each in found.values() if each is not None]
+    others = sorted({code for each in explored for code in each.others})
+    count = sum(each.transitions for each in explored)
+    return Cell("exploration", "missed" if explored else "outside", ", ".join(others), count, seconds)
 
 
 def _proved(fault: Fault) -> Cell:
@@ -159,12 +161,14 @@ def _healthy() -> tuple[int, int]:
     return result.hit_blocks, result.evictions
 
 
-def measure(faults: Sequence[Fault], progress: Callable[[str], None]) -> tuple[Line, ...]:
-    """A line for each fault."""
+def measure(
+    faults: Sequence[Fault], presets: Sequence[str], progress: Callable[[str], None]
+) -> tuple[Line, ...]:
+    """A line for each fault; exploration has these presets."""
     rows = recorded()
     _healthy()
     found = []
     for number, fault in enumerate(faults, 1):
         progress(f"fault {number} of {len(faults)}: {fault.id}")
-        found.append(line(fault, rows))
+        found.append(line(fault, rows, presets))
     return tuple(found)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from kvproof.fuzz.engines.matrix import BLOCKS, PRESET, REQUESTS, Cell, Line
+from kvproof.fuzz.engines.matrix import BLOCKS, REQUESTS, Cell, Line
 from kvproof.fuzz.reports.power import encoded
 
 ENGINES = ("soak", "hypothesis", "exploration", "theorems", "workload")
@@ -43,8 +43,9 @@ def markdown(lines: Sequence[Line]) -> str:
     parts = [
         "# Faults × engines",
         f"{summary(lines)} Soak and Hypothesis: median operations to find and, where it is less than "
-        f"all, the share of seeds. Exploration of the preset `{PRESET}`: transitions. Workload: the first "
-        f"{REQUESTS} requests of the conversation, {BLOCKS} blocks; `D4` says that hits or evictions "
+        "all, the share of seeds. Exploration: the first preset in which the fault's own clause falls, and "
+        "states and transitions there until it did; no sequence of that preset is shorter. Workload: the "
+        f"first {REQUESTS} requests of the conversation, {BLOCKS} blocks; `D4` says that hits or evictions "
         "differ. +n: the case that came out is n operations longer than the smallest that is known. "
         "– is missed, and (…) the clause that fell instead; a dot: outside what the engine looks at.",
         "\n".join(
@@ -65,6 +66,8 @@ def _text(cell: Cell, each: Line) -> str:
     if cell.state == "missed":
         return f"– ({cell.clause})" if cell.clause else "–"
     parts = [f"{cell.operations:,.0f}" if cell.operations is not None else cell.clause]
+    if cell.preset:
+        parts = [cell.preset, f"{cell.states:,} / {parts[0]}"]
     if cell.probability is not None and cell.probability < 1:
         parts.append(f"{cell.probability:.0%}")
     if cell.engine == "workload":

@@ -191,6 +191,22 @@ def test_what_a_faulty_manager_keeps_beside_counts_too():
     assert len({form, first, FORMS.of(session)}) == 3
 
 
+@pytest.mark.parametrize(("place", "end"), [("free", "prev_free"), ("held", "next_free")])
+def test_links_beside_the_order_of_the_queue_count_too(place, end):
+    """A faulty queue links one way only, or leaves a block that it gave away linked: the order from the head
+    on, which the names of blocks say, is the same, and what is taken out next is not."""
+    session = FREEZER.thaw(EMPTY)
+    session.run([submit("a", 0, 0, 0), op.Admit("a", 1)])
+    form = FORMS.of(session)
+    pool = session.adapter.manager.block_pool  # type: ignore[attr-defined]
+    order = [block.block_id for block in pool.free_queue]
+    held = next(block for block in pool.blocks[1:] if block.ref_cnt)
+    first, _, third = pool.free_queue
+    setattr(third if place == "free" else held, end, first)
+    assert [block.block_id for block in pool.free_queue] == order
+    assert FORMS.of(session) != form
+
+
 def fields_of(thing: object) -> list[str]:
     slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
     return [*slots, *getattr(thing, "__dict__", {})]

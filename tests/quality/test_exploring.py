@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from kvproof.fuzz import cases
-from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.engines.explore import explore
 from kvproof.fuzz.engines.explore_moves import Preset, operations, preset
 from kvproof.fuzz.engines.explore_snapshot import Freezer
+from kvproof.fuzz.engines.explore_worker import adapter_of
 from kvproof.fuzz.faults import by_id, planted
 from kvproof.fuzz.session import Session
 
@@ -23,6 +23,9 @@ SHORTEST = [
     ("reclaimed-under-pressure", "tiny", "KV-I4-handout", 5),
     ("hit-left-in-queue", "tiny", "KV-I1-queue", 6),
     ("stale-hash", "tiny", "KV-I2-key", 7),
+    ("dummy-rows-write", "rows", "KV-I5-slot", 4),
+    ("commit-reads-the-host", "rows", "KV-I5-device", 5),
+    ("first-column-cleared", "rows", "KV-I5-stale", 6),
 ]
 """Fault, preset, the clause that falls, and after how many operations it can fall at the earliest."""
 
@@ -43,7 +46,7 @@ def test_a_fault_falls_under_its_clause_after_as_few_operations_as_can_be(fault,
 
 def first_to_fall(scope: Preset) -> int:
     """The length of a shortest violation, by every sequence one by one and nothing merged; 0 without any."""
-    root = Session(ReferenceAdapter(2), scope.config, compare_policy=False, execute=False)
+    root = Session(adapter_of(scope), scope.config, compare_policy=False, execute=False)
     freezer = Freezer(root)
     sequences = [freezer.freeze(root)]
     for length in range(1, scope.length + 1):
@@ -59,11 +62,14 @@ def first_to_fall(scope: Preset) -> int:
     return 0
 
 
-@pytest.mark.parametrize(("fault", "length"), [(row[0], row[3]) for row in SHORTEST if row[1] == "tiny"][:7])
-def test_without_merging_no_sequence_is_shorter(fault, length):
+TRIED = [row for row in SHORTEST if row[1] == "tiny"][:7] + [row for row in SHORTEST if row[1] == "rows"]
+
+
+@pytest.mark.parametrize(("fault", "name", "length"), [(row[0], row[1], row[3]) for row in TRIED])
+def test_without_merging_no_sequence_is_shorter(fault, name, length):
     with planted([by_id(fault)]):
-        assert first_to_fall(replace(preset("tiny"), length=length)) == length
-    assert first_to_fall(replace(preset("tiny"), length=min(length, 3))) == 0
+        assert first_to_fall(replace(preset(name), length=length)) == length
+    assert first_to_fall(replace(preset(name), length=min(length, 3))) == 0
 
 
 @pytest.mark.parametrize("fault", ["stale-hash", "taken-from-the-end"])

@@ -48,7 +48,7 @@ def short(monkeypatch):
 
 def test_presets_ship_with_counts_on_record_and_situations_to_reach():
     kept = recorded()
-    assert list(presets()) == ["tiny", "fields", "small", "standard"]
+    assert [*profile("ci").presets, "standard"] == list(profile("nightly").presets) == list(presets())
     names = {each.name for each in SITUATIONS}
     for name, each in presets().items():
         assert each.reaches and set(each.reaches) <= names
@@ -56,12 +56,13 @@ def test_presets_ship_with_counts_on_record_and_situations_to_reach():
         assert all(kept[name].situations[situation] for situation in each.reaches)
     assert 8_000 <= sum(kept["tiny"].states) <= 12_000
     assert sum(kept["small"].states) >= 50_000
+    assert {name for name, each in presets().items() if each.level > 2} == {"rows", "batch"}
     assert {"tiny"} == set(profile("quick").presets) < set(profile("ci").presets)
     assert all(set(profile(name).presets) <= set(kept) for name in NAMES)
 
 
 def test_a_preset_that_there_is_not():
-    with pytest.raises(PresetError, match=r"no preset 'large'; there are tiny, fields"):
+    with pytest.raises(PresetError, match=r"no preset 'large'; there are chains, ahead"):
         preset("large")
 
 
@@ -182,9 +183,12 @@ def test_counts_are_the_same_whatever_the_hash_seed():
 # --- on record --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "length"), [("tiny", 6), ("fields", 3), ("small", 5), ("standard", 4)])
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [(name, {"fields": 3, "small": 5, "standard": 4, "batch": 5}.get(name, 6)) for name in presets()],
+)
 def test_the_first_lengths_are_as_recorded(name, length):
-    found = explore(replace(preset(name), length=length))
+    found = explore(replace(preset(name), length=min(length, preset(name).length)))
     assert found.states == list(recorded()[name].states[: length + 1])
 
 
@@ -270,7 +274,7 @@ def test_the_command_keeps_the_shortest_case_of_a_planted_fault(tmp_path, monkey
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("explore --preset large", "there is no preset 'large'; there are tiny, fields, small, standard."),
+        ("explore --preset large", f"there is no preset 'large'; there are {', '.join(presets())}."),
         ("explore --fault none", "there is no seeded fault 'none'"),
         ("explore --fault full-hit --record kept", "only explorations without faults"),
     ],
