@@ -1,5 +1,6 @@
 """The notation of `logic.py` as Z3 terms: with quantifiers, or spelled out over a few elements."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
 from itertools import count
@@ -13,8 +14,8 @@ SORTS = ("block", "holder", "step")
 _fresh = count()
 
 
-class _Connectives:
-    """What both readings share."""
+class _Connectives(ABC):
+    """What both readings share: each says what its sorts are, and reads quantifiers over them."""
 
     def both(self, *parts: Truth) -> Truth:
         return z3.And(*parts)
@@ -31,8 +32,17 @@ class _Connectives:
     def choose(self, condition: Truth, then: Thing, otherwise: Thing) -> Thing:
         return z3.If(condition, then, otherwise)
 
+    @abstractmethod
     def sort(self, name: str) -> Any:
-        raise NotImplementedError
+        """The Z3 sort of blocks, holders or steps, of truths, or of numbers."""
+
+    @abstractmethod
+    def every(self, sort: str, holds: Callable[[Thing], Truth]) -> Truth:
+        """That something holds of every element of a sort."""
+
+    @abstractmethod
+    def some(self, sort: str, holds: Callable[[Thing], Truth]) -> Truth:
+        """That something holds of an element of a sort."""
 
     def constant(self, name: str, sort: str) -> Thing:
         """An element nothing is known of."""

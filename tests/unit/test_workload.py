@@ -6,7 +6,12 @@ from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from kvproof.fuzz.cli.errors import HarnessFault
+from kvproof.fuzz.cli.phases import run_workload
+from kvproof.fuzz.cli.profiles import profile
+from kvproof.fuzz.engines import traces
 from kvproof.fuzz.engines.traces import (
     BUNDLED,
     Line,
@@ -178,3 +183,27 @@ def test_a_prompt_that_does_not_fit_goes_unserved_and_the_trace_goes_on(tmp_path
     path.write_text("\n".join(json.dumps(row) for row in (small, GOOD, small)))
     result = run(read_trace(path), 1)
     assert result.requests == 3 and result.violation is None
+
+
+@pytest.mark.parametrize(
+    ("hits", "evictions", "verdict"), [(0, 0, "holds"), (1, 0, "violated"), (0, 1, "violated")]
+)
+def test_the_phase_is_violated_by_one_hit_or_eviction_that_the_definition_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, trace: Trace, hits: int, evictions: int, verdict: str
+) -> None:
+    short = Trace("short", trace.block_size, trace.lines[:60])
+    right = simulate(short, 300, 60)
+    assert min(right) > 0
+    monkeypatch.setattr(traces, "read_trace", lambda path: short)
+    monkeypatch.setattr(traces, "expected", lambda of: {300: (right[0] + hits, right[1] + evictions)})
+    wanted = replace(profile("quick"), traces={"mooncake_conversation_2k": ()})
+    phase = run_workload(wanted, 0, lambda text: None)
+    assert phase.verdict == verdict and phase.count == "60 requests"
+    (test,) = phase.tests
+    assert ("where definition D4 says" in test.message) == (verdict == "violated")
+
+
+def test_a_capacity_without_recorded_numbers_is_a_fault_of_the_harness() -> None:
+    wanted = replace(profile("quick"), traces={"mooncake_conversation_2k": (3,)})
+    with pytest.raises(HarnessFault, match="no numbers for mooncake_conversation_2k with 3 blocks"):
+        run_workload(wanted, 0, lambda text: None)
