@@ -5,9 +5,10 @@ from typing import Final
 
 import numpy as np
 
+from kvproof.fuzz import devices
 from kvproof.kernels import words
 from kvproof.kernels.backends.base import Backend, Indices, Report
-from kvproof.kernels.backends.numpy_backend import NumpyBackend
+from kvproof.kernels.checked import Finding, Wrong
 from kvproof.kernels.words import Geometry, Words
 from kvproof.spec import operations as op
 from kvproof.spec.content import Claims, Root
@@ -29,7 +30,8 @@ Extra = tuple[str, str | int, int]
 class Device:
     """Memory for a configuration: `blocks + 1` blocks on every layer of the geometry, poisoned at first.
 
-    Raises `ConfigError` where that is more than the machine should hold.
+    It runs on the backend of this process unless it is given one. Raises `ConfigError` where the
+    memory is more than the machine should hold.
     """
 
     def __init__(
@@ -40,13 +42,23 @@ class Device:
             raise ConfigError(f"a device holds at most {MOST_TOKENS:,} tokens, not {tokens:,}.")
         self.block_size = config.block_size
         self.geometry = geometry
-        self.backend = backend or NumpyBackend()
+        self.backend = backend or devices.current()
         self.cache = self.backend.new_cache(geometry, config.blocks + 1, config.block_size)
+        self._findings: tuple[Finding, ...] = ()
 
     def write(self, slots: Sequence[int], digests: Sequence[int]) -> Report:
-        """Write each token's contents through the slots, in every layer; −1 is padding."""
+        """Write each token's contents through the slots, in every layer; −1 is padding.
+
+        Of two tokens for one slot the later stays, on every backend.
+        """
         key, value = self.backend.synthesize(_words(digests), self.geometry)
-        return self.backend.reshape_and_cache(key, value, self.cache, np.array(slots, np.int64))
+        where = np.array(slots, np.int64)
+        report = self._told(self.backend.reshape_and_cache(key, value, self.cache, where))
+        for i in report.conflicts:
+            # Threads race for the slot. A verdict must not depend on who wins.
+            one = slice(i, i + 1)
+            self.backend.reshape_and_cache(key[one], value[one], self.cache, where[one])
+        return report
 
     def verify(self, expected: Sequence[Place]) -> tuple[op.Mismatch, ...]:
         """Every token and layer whose words are not those of the demanded digest.
@@ -59,14 +71,39 @@ class Device:
         wrong = self.backend.verify_blocks(
             self.cache, np.array(blocks, np.int64), np.array(offsets, np.int64), _words(digests)
         )
-        if not wrong.any():
+        if not np.count_nonzero(wrong):
             return ()
         return tuple(self._mismatches(expected, wrong))
+
+    def fingerprints(self, blocks: Sequence[int], tokens: Sequence[int]) -> list[list[int]]:
+        """What the words of each block's first tokens add up to, layer by layer: it changes with any of them.
+
+        Raises `SlotError` for tokens that the device doesn't have.
+        """
+        count = len(blocks)
+        sums = self.backend.fingerprint_blocks(
+            self.cache, np.array(blocks, np.int64), np.zeros(count, np.int64), np.array(tokens, np.int64)
+        )
+        found: list[list[int]] = sums.transpose(1, 0, 2).reshape(count, -1).tolist()
+        return found
+
+    def take_findings(self) -> tuple[Finding, ...]:
+        """What kernels did wrong since the last call, where their accesses are watched."""
+        found = self._findings + self.backend.take_findings()
+        self._findings = ()
+        return found
 
     def copy(self, copies: Iterable[tuple[int, int, int]]) -> Report:
         """Execute copies `(source block, target block, first tokens)`, unordered among themselves."""
         columns = np.array(list(copies), np.int64).reshape(-1, 3)
-        return self.backend.copy_blocks(self.cache, columns[:, 0], columns[:, 1], columns[:, 2])
+        return self._told(self.backend.copy_blocks(self.cache, columns[:, 0], columns[:, 1], columns[:, 2]))
+
+    def _told(self, report: Report) -> Report:
+        """The report. Threads that were told to write one place are no fault of the kernel's."""
+        if report.conflicts:
+            others = [each for each in self.backend.take_findings() if each.wrong is not Wrong.RACE]
+            self._findings = (*self._findings, *others)
+        return report
 
     def writer(self, block: int, offset: int, layer: int) -> int | None:
         """The digest that all words of a token come from in a layer; none if they don't agree."""

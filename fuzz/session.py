@@ -5,31 +5,39 @@ engine must not do is refused before it reaches the allocator, and lives that wo
 on discarded writes are preempted first, as operations of their own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from kvproof.fuzz import demands
 from kvproof.fuzz.adapters.port import Adapter, Errored
-from kvproof.fuzz.device import MOST_TOKENS, Device, Digests, Place
+from kvproof.fuzz.contents import Contents
+from kvproof.fuzz.device import MOST_TOKENS, Device
 from kvproof.fuzz.harness_worker import HarnessWorker
+from kvproof.kernels.checked import Finding
 from kvproof.spec import operations as op
-from kvproof.spec.content import POISON, Runs
 from kvproof.spec.contract import preempted_first, reason_against
 from kvproof.spec.oracle import Oracle, Verdict, Violation
-from kvproof.spec.state import State, StepEntry
+from kvproof.spec.state import State
 from kvproof.spec.vocabulary import CacheConfig
 
 _SWEEPS: Final = (op.Observe, op.Reset)
 """After these everything is looked at, however large the pool."""
 
 
-_VERIFIES: Final = (op.Retire, op.Observe)
-"""After these memory is compared."""
-
-
 class IllegalOperation(ValueError):
     """The engine must not do this now; says why."""
+
+
+class KernelFault(Errored):
+    """A kernel of the device did what none may, whatever it computed: memory means nothing any more."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        # The first of each kind: a thread that goes wrong seldom does so once.
+        kinds = {(each.wrong, each.kernel): each for each in reversed(findings)}
+        first, *others = sorted(kinds.values(), key=findings.index)
+        super().__init__(f"a kernel of the device goes wrong: {first}", "\n".join(map(str, others)))
 
 
 def ask(adapter: Adapter, operation: op.AnyOperation) -> op.AnyAnswer:
@@ -96,7 +104,9 @@ class Session:
         )
         self._worker = HarnessWorker(config, self.oracle.state) if own else None
         self.operations: list[op.AnyOperation] = []
-        self._digests = Digests()
+        self._contents = Contents(self.oracle.state.claims)
+        self._index: tuple[op.IndexEntry, ...] = ()
+        self._listed: dict[tuple[int, int], bytes] = {}
         self._full = full
         self._watch = watch
 
@@ -164,11 +174,17 @@ class Session:
             return None
         if self._worker is not None and not isinstance(answer, op.FAILURES):
             self._worker.follow(operation)
-        memory = self._verify(operation, seen)
+        device = self.device
+        memory = self._verify(device, operation, answer, seen) if device is not None else ()
+        findings = device.take_findings() if device is not None else ()
         if self._watch is not None:
             self._watch(op.Record(len(self.operations), operation, answer, seen, memory))
         self.operations.append(operation)
-        self.oracle.judge(operation, answer, seen, memory)
+        if findings:
+            # It explains whatever else is wrong by now.
+            self.errored = KernelFault(findings)
+        else:
+            self.oracle.judge(operation, answer, seen, memory)
         return answer
 
     # --- observing ------------------------------------------------------------------------
@@ -204,51 +220,43 @@ class Session:
             return self.adapter.device
         return None if self._worker is None or self._worker.lost else self._worker.device
 
-    def _verify(self, operation: op.AnyOperation, seen: op.Observation | None) -> tuple[op.Mismatch, ...]:
-        """Compare device memory with the claims: what a step wrote and read, or all that is keyed."""
-        if type(operation) not in _VERIFIES or (device := self.device) is None:
+    def _verify(
+        self, device: Device, operation: op.AnyOperation, answer: op.AnyAnswer, seen: op.Observation | None
+    ) -> tuple[op.Mismatch, ...]:
+        """The places of device memory that don't hold what they must at this operation."""
+        if isinstance(answer, op.FAILURES):
             return ()
-        places: list[Place] = []
-        if isinstance(operation, op.Retire) and self.state.steps:
-            for entry in self.state.steps[0].entries:
-                places += self._step_places(entry)
-        elif isinstance(operation, op.Observe) and seen is not None:
-            for index_entry in seen.index:
-                places += self._key_places(index_entry)
-        return device.verify(list(dict.fromkeys(places))) if places else ()
+        wanted = self._demands(operation, answer)
+        if seen is not None and (seen.index != self._index or isinstance(operation, op.Observe)):
+            wanted += self._of_keys(operation, answer, seen)
+        if not wanted:
+            return ()
+        return self._contents.wrong(device, wanted, every_word=isinstance(operation, op.Observe))
 
-    def _step_places(self, entry: StepEntry) -> list[Place]:
-        """What a step of a life must leave in memory: its whole prefix, and its drafts behind."""
-        places: list[Place] = []
-        size = self.config.block_size
-        for group, row in enumerate(entry.rows):
-            path = entry.life.paths[group]
-            runs = path.runs(0, entry.stop)
-            if entry.stop <= path.length:
-                claim = path.at(entry.stop - 1)
-                for token in entry.drafts:
-                    claim = self.state.claims.after(claim, token)
-                    runs = (*runs, (claim, 1))
-            places += self._places(row, runs, size)
-        return places
+    def _demands(self, operation: op.AnyOperation, answer: op.AnyAnswer) -> list[demands.Demand]:
+        """What rows demand."""
+        if isinstance(operation, op.Admit) and isinstance(answer, op.Granted):
+            return demands.of_hit(self.state, operation.request, answer) if answer.hit else []
+        if isinstance(operation, op.Dispatch):
+            return demands.of_reads(self.state, operation)
+        if isinstance(operation, op.Retire):
+            return demands.of_step(self.state)
+        return demands.of_lives(self.state) if isinstance(operation, op.Observe) else []
 
-    def _key_places(self, entry: op.IndexEntry) -> list[Place]:
-        """What the blocks of a key must hold, where nothing is still to be written."""
-        claim = self.oracle.keys.claim_of.get((entry.group, entry.key))
-        if claim is None:
-            return []
-        size = self.config.block_size
-        runs = self.state.claims.back(claim, size)
-        quiet = [block for block in entry.blocks if block not in self.state.writes]
-        return [place for block in quiet for place in self._places((block,), runs, size)]
-
-    def _places(self, row: tuple[int, ...], runs: Runs, size: int) -> list[Place]:
-        claims = [claim + i if claim > POISON else claim for claim, count in runs for i in range(count)]
-        return [
-            (row[position // size], position % size, self._digests.of(claim, self.state.claims))
-            for position, claim in enumerate(claims)
-            if claim > POISON and position // size < len(row)
-        ]
+    def _of_keys(
+        self, operation: op.AnyOperation, answer: op.AnyAnswer, seen: op.Observation
+    ) -> list[demands.Demand]:
+        """What keys demand that are new, or whoever observes wants to know of all."""
+        before = {} if isinstance(operation, op.Observe) else self._listed
+        self._index = seen.index
+        self._listed = {(entry.group, block): entry.key for entry in seen.index for block in entry.blocks}
+        new = [named for named in self._listed.items() if before.get(named[0]) != named[1]]
+        granted: set[int] = set()
+        if isinstance(operation, op.Admit | op.Extend) and isinstance(answer, op.Granted):
+            life = self.state.requests[operation.request].life
+            first = (answer.hit if life is None else life.scheduled) // self.config.block_size
+            granted = {block for row in answer.rows for block in row[max(0, first) :]}
+        return demands.of_keys(self.state, self.oracle.keys, new, granted)
 
 
 def _holds(config: CacheConfig) -> bool:

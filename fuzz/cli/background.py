@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+from kvproof.fuzz import devices
 from kvproof.fuzz.cli.errors import HarnessFault
 from kvproof.fuzz.cli.phases import PHASES, Phase
 from kvproof.fuzz.cli.profiles import Profile
@@ -14,13 +15,17 @@ from kvproof.fuzz.cli.profiles import Profile
 class Ahead:
     """Runs phases in order in a process of its own; the results wait until they are asked for."""
 
-    def __init__(self, names: Sequence[str], profile: Profile, seed: int) -> None:
+    def __init__(
+        self, names: Sequence[str], profile: Profile, seed: int, device: str = devices.DEFAULT
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._results: dict[str, tuple[Phase | str, float]] = {}
         self._said = ""
         self._pipe, theirs = context.Pipe(duplex=False)
         # A daemon ends with us, however we end.
-        self._process = context.Process(target=_work, args=(theirs, tuple(names), profile, seed), daemon=True)
+        self._process = context.Process(
+            target=_work, args=(theirs, tuple(names), profile, seed, device), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -55,11 +60,17 @@ class Ahead:
         self._process.join()
 
 
-def _work(pipe: Connection, names: Sequence[str], profile: Profile, seed: int) -> None:
+def _work(pipe: Connection, names: Sequence[str], profile: Profile, seed: int, device: str) -> None:
     """Run phases and send what they found. Ctrl-C is for the parent, which ends us."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with devices.using(devices.make(device)):
+        _run(pipe, names, profile, seed)
+    pipe.close()
+
+
+def _run(pipe: Connection, names: Sequence[str], profile: Profile, seed: int) -> None:
     import time
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in names:
         start = time.perf_counter()
         try:
@@ -74,4 +85,3 @@ def _work(pipe: Connection, names: Sequence[str], profile: Profile, seed: int) -
             last = traceback.extract_tb(error.__traceback__)[-1]
             found = f"phase {name}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
         pipe.send(("done", name, found, time.perf_counter() - start))
-    pipe.close()

@@ -12,8 +12,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from kvproof.fuzz import devices
 from kvproof.fuzz.cli.background import Ahead
 from kvproof.fuzz.cli.console import STYLES, console, live, print_json, seconds
+from kvproof.fuzz.cli.device import level_3, with_device
 from kvproof.fuzz.cli.errors import CODES
 from kvproof.fuzz.cli.failures import FOLDER, Found, handle
 from kvproof.fuzz.cli.files import check_file, write_whole
@@ -45,7 +47,7 @@ def versions() -> str:
     python = ".".join(map(str, sys.version_info[:3]))
     return (
         f"kvproof {metadata.version('kvproof')}, Python {python}, "
-        f"numpy {metadata.version('numpy')}, device table: {table}"
+        f"numpy {metadata.version('numpy')}, device table: {table}, {level_3()}"
     )
 
 
@@ -54,10 +56,11 @@ def versions() -> str:
     "--profile", "name", type=click.Choice(NAMES), default="quick", show_default=True, help="How much."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Where the fuzz engines start.")
+@with_device
 @click.option("--junit", "xml", type=click.Path(path_type=Path), help="Write JUnit XML to this file as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 def command(name: str, seed: int, xml: Path | None, as_json: bool) -> int:
-    """Run every phase: smoke, timeline, cases, proofs, explore, fuzz, workload; also targets and faults.
+    """Run every phase: smoke, timeline, cases, proofs, explore, fuzz, workload; also device, targets, faults.
 
     A violation is shrunk and written to kvproof-failures.
 
@@ -96,13 +99,14 @@ def _run(to: Console, how: Profile, seed: int) -> tuple[list[Ran], bool]:
     """Run the phases in order. A blind harness says nothing about anything, so it ends the run."""
     switched = {
         "explore": bool(how.presets),
+        "device": bool(how.device),
         "faults": how.faults,
         "targets": bool(how.targets),
         "mutants": how.mutants,
     }
     names = [name for name in PHASES if switched.get(name, True)]
     ran: list[Ran] = []
-    ahead = Ahead([name for name in AHEAD if name in names], how, seed)
+    ahead = Ahead([name for name in AHEAD if name in names], how, seed, devices.current().name)
     try:
         for name in names:
             ran.append(_phase(to, name, how, seed, ahead))
@@ -222,6 +226,7 @@ def _document(
         "version": metadata.version("kvproof"),
         "profile": name,
         "seed": seed,
+        "device": devices.current().name,
         "verdict": word,
         "exit_code": CODES[word],
         "phases": phases,

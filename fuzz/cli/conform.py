@@ -12,8 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvproof.fuzz import cases
+from kvproof.fuzz import cases, devices
 from kvproof.fuzz.cli.console import console, live, print_json, seconds, verdict
+from kvproof.fuzz.cli.device import on_device, with_device
 from kvproof.fuzz.cli.errors import HARNESS_FAULT, HOLDS, UNDECIDED, VIOLATED, BadInput
 from kvproof.fuzz.cli.failures import file_name
 from kvproof.fuzz.cli.files import check_folder
@@ -52,6 +53,7 @@ def targets_of(targets: Sequence[str], releases: str) -> list[str]:
 @click.option("--seconds", "limit", type=click.FloatRange(min=0), default=0, help="Seconds at most for each.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Where the engine starts.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="A clause to leave unchecked; may be repeated.")
+@with_device
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Targets at a time.")
 @click.option("--out", type=click.Path(path_type=Path), default="kvproof-failures", help="Where cases go.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
@@ -178,6 +180,8 @@ def _matrix(to: Console, judged: Sequence[Judgement]) -> None:
         table.add_row(judgement.target, verdict(judgement.result), done, *counts, *shown)
     to.print(table)
     to.print(Text("✗ fell  ✓ held  – unchecked  · not exercised", "dim"))
+    if on_device():
+        to.print(Text(f"device memory on {devices.current().name}", "dim"))
 
 
 def _vectors(to: Console, judged: Sequence[Judgement]) -> None:

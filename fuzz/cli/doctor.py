@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from kvproof.fuzz import vectors
+from kvproof.fuzz import devices, vectors
 from kvproof.fuzz.cli import bundled
 from kvproof.fuzz.cli.console import console, print_json
 from kvproof.fuzz.cli.errors import HARNESS_FAULT, HOLDS, HarnessFault
@@ -37,7 +37,7 @@ PACKAGES = {
     "mutmut": "mutants of the manager and the oracle",
 }
 """Distribution → what it is for, where kvproof also runs without it."""
-TOOLS = {"g++": "builds the C++ example", "cargo": "builds the Rust example"}
+TOOLS = {"g++": "builds the device's kernels and the C++ example", "cargo": "builds the Rust example"}
 
 
 class Finding(NamedTuple):
@@ -82,10 +82,13 @@ def report(findings: list[Finding], as_json: bool = False) -> int:
 
 
 def machine() -> Iterator[Finding]:
-    """The interpreter, the cores, and the compilers."""
+    """The interpreter, the cores, the compilers, and the device that they give."""
     yield Finding("python", "ok", f"{platform.python_version()}, {plural(os.cpu_count() or 1, 'core')}")
     for tool, what in TOOLS.items():
         yield Finding(tool, "ok" if shutil.which(tool) else "absent", what)
+    said: list[str] = []
+    name = devices.make(devices.DEFAULT, said.append).name
+    yield Finding("device", "absent" if said else "ok", *(said or [f"level 3 on {name}"]))
 
 
 def packages() -> Iterator[Finding]:

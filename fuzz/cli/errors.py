@@ -37,13 +37,15 @@ def is_usage(error: Exception) -> bool:
     if isinstance(error, click.ClickException | BadInput):
         return True
     from kvproof.fuzz.cases import CaseError
+    from kvproof.fuzz.devices import DeviceError
     from kvproof.fuzz.engines.traces import TraceError
     from kvproof.fuzz.faults import FaultError
     from kvproof.fuzz.observer import LogError
     from kvproof.fuzz.targets import TargetError
     from kvproof.spec.vocabulary import ConfigError
 
-    return isinstance(error, CaseError | FaultError | LogError | TargetError | TraceError | ConfigError)
+    kinds = CaseError | ConfigError | DeviceError | FaultError | LogError | TargetError | TraceError
+    return isinstance(error, kinds)
 
 
 def sentence(error: Exception) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from kvproof.fuzz import cases
 from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.cli.console import live
+from kvproof.fuzz.cli.device import on_device
 from kvproof.fuzz.cli.errors import BadInput, HarnessFault
 from kvproof.fuzz.cli.files import check_folder
 from kvproof.fuzz.reports.sight import capabilities_of
@@ -74,12 +75,14 @@ def finding(case: Case, path: str = "") -> Finding:
     return finding_of(case, outcome, capabilities_of(case.target), path)
 
 
-def handle(console: Console, case: Case, folder: Path, fall_back: bool = False) -> Found:
-    """Shrink, keep and report a failing case; one whose allocator went away is kept as it is."""
+def handle(console: Console, case: Case, folder: Path, fall_back: bool = False, why: str = "") -> Found:
+    """Shrink, keep and report a failing case; one that could not go on is kept as it is, and `why` told."""
     if case.expected.result == "errored":
         path = keep(case, folder, fall_back)
         after = plural(len(case.operations), "operation")
-        text = f"The allocator went away after {after}: kvproof replay {path}"
+        for line in why.splitlines():
+            console.print(Text(line), soft_wrap=True)
+        text = f"Errored after {after}: kvproof replay{on_device()} {path}"
         console.print(Text(text), soft_wrap=True)
         return Found("", "The allocator cannot be asked any more.", str(path), len(case.operations))
     small = shrunk(console, case)

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from kvproof.fuzz import devices
 from kvproof.fuzz.cli.console import console, live, print_json, seconds, verdict
+from kvproof.fuzz.cli.device import level_3, with_device
 from kvproof.fuzz.cli.errors import CODES
 from kvproof.fuzz.cli.failures import FOLDER, handle
 from kvproof.fuzz.cli.files import check_folder
@@ -38,6 +40,7 @@ def engine_of(name: str) -> Callable[..., Result]:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=FOLDER, show_default=True, help="For failing cases."
 )
+@with_device
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 def command(
     engine: str, ops: int, seed: int, no_policy: bool, faults: tuple[str, ...], out: Path, as_json: bool
@@ -51,6 +54,7 @@ def command(
       kvproof fuzz --ops 20000 --seed 7
       kvproof fuzz --engine hypothesis --ops 5000 --json
       kvproof fuzz --fault stale-hash --no-policy
+      kvproof fuzz --device cpu-checked --ops 5000
     """
     chosen = tuple(by_id(name) for name in faults)
     check_folder(out)
@@ -68,12 +72,13 @@ def command(
         spent = time.perf_counter() - start
     word = result.case.expected.result if result.case else "holds" if result.operations else "undecided"
     rate = round(result.operations / max(spent, 1e-9))
-    found = [handle(to, result.case, out)] if result.case else []
+    found = [handle(to, result.case, out, why=result.error)] if result.case else []
     if as_json:
         print_json(
             {
                 "engine": engine,
                 "seed": seed,
+                "device": devices.current().name,
                 "faults": list(faults),
                 "operations": result.operations,
                 "ops_per_second": rate,
@@ -88,5 +93,5 @@ def command(
             to.print()
         tail = f": {plural(result.operations, 'operation')}, {rate:,} a second, digest {result.digest}"
         to.print(verdict(word) + Text(tail, ""))
-        to.print(Text(f"  {mixed(result.mix)}", "dim"))
+        to.print(Text(f"  {mixed(result.mix)}\n  {level_3()}", "dim"))
     return CODES[word]

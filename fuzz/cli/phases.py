@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz import cases, vectors
+from kvproof.fuzz import cases, devices, vectors
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.cli import bundled, smoke
 from kvproof.fuzz.cli.errors import HarnessFault
@@ -186,6 +186,8 @@ def run_explore(profile: Profile, seed: int, progress: Progress) -> Phase:
         elif message := difference(name, found, kept):
             word = "violated"
         tests.append(Checked("explore", name, word, time.perf_counter() - start, clause, message))
+    if profile.faults:
+        tests.append(_explored_faults(progress))
     policy = REFINEMENT if judged and smoke.claims_policy() else ()
     codes = (*(code for code, count in judged.items() if count), *policy)
     return Phase(plural(total, "state"), tuple(tests), codes, situations=tuple(met), failing=tuple(failing))
@@ -204,6 +206,19 @@ def _explored_canary() -> Checked:
     blind = "" if seen else f"Exploration is blind: it misses the planted fault {fault.id}."
     word = "holds" if seen else "blind"
     return Checked("explore", "canary", word, time.perf_counter() - start, fault.clause, blind)
+
+
+def _explored_faults(progress: Progress) -> Checked:
+    """Every seeded fault is caught by a sequence as short as on record."""
+    from kvproof.fuzz.engines.explore_faults import differences, recorded
+    from kvproof.fuzz.faults import seeded
+
+    start = time.perf_counter()
+    wrong = [each for each in differences(seeded(), recorded(), progress).values() if each]
+    message = f"Exploration is blind: {' '.join(wrong)}" if wrong else ""
+    return Checked(
+        "explore", "faults", "blind" if wrong else "holds", time.perf_counter() - start, "", message
+    )
 
 
 # --- fuzz ---------------------------------------------------------------------------------
@@ -235,13 +250,62 @@ def run_fuzz(profile: Profile, seed: int, progress: Progress) -> Phase:
         clause, message, word = "", "", "holds" if result.operations else "undecided"
         if result.case is not None:
             clause, word = result.case.expected.clause, result.case.expected.result
-            message = f"{clause}: {BY_CODE[clause].sentence}" if clause else "The allocator went away."
+            message = f"{clause}: {BY_CODE[clause].sentence}" if clause else result.error
             failing.append(result.case)
         tests.append(Checked("fuzz", name, word, time.perf_counter() - start, clause, message))
     policy = REFINEMENT if smoke.claims_policy() else ()
     codes = (*(code for code, count in judged.items() if count), *policy)
     count = plural(total, "operation")
     return Phase(count, tuple(tests), codes, situations=tuple(met), failing=tuple(failing))
+
+
+# --- device -------------------------------------------------------------------------------
+
+WATCHED: Final = "minus-one-as-index"
+"""The fault of the kernels' source that must be found by watching what they access."""
+WATCHED_OPERATIONS: Final = 2_000
+
+
+def run_device(profile: Profile, seed: int, progress: Progress) -> Phase:
+    """Soak with every access of the device's kernels watched; a fault planted in their source is found."""
+    from kvproof.fuzz.engines.soak import soak
+    from kvproof.kernels.backends.checked_backend import CheckedBackend
+    from kvproof.kernels.builds import BuildError
+
+    progress("building kernels")
+    try:
+        canary, backend = _watched_canary(seed), CheckedBackend(seed)
+    except BuildError as error:
+        return Phase("none", (Checked("device", "all", "skipped", 0.0, "", str(error).splitlines()[0]),))
+    start, before = time.perf_counter(), backend.checked.accesses
+    with devices.using(backend):
+        found = soak(profile.device, seed, progress=lambda done: progress(f"watched, {done:,}"))
+    word = "holds" if backend.checked.accesses > before else "undecided"
+    clause, message = "", ""
+    if found.case is not None:
+        word, clause = "violated", found.case.expected.clause
+        what = f"{clause}: {BY_CODE[clause].sentence}" if clause else found.error.splitlines()[0]
+        again = f"kvproof fuzz --device {backend.name} --ops {profile.device} --seed {seed}"
+        message = f"{what.rstrip('.')}; again: {again}"
+    policy = REFINEMENT if smoke.claims_policy() else ()
+    codes = (*(code for code, count in found.exercised.items() if count), *policy)
+    soaked = Checked("device", "soak", word, time.perf_counter() - start, clause, message)
+    return Phase(plural(found.operations, "operation"), (canary, soaked), codes, (), tuple(found.situations))
+
+
+def _watched_canary(seed: int) -> Checked:
+    from kvproof.fuzz.engines.soak import soak
+    from kvproof.kernels.backends.checked_backend import CheckedBackend
+    from kvproof.kernels.faults import all_faults
+
+    start = time.perf_counter()
+    (fault,) = [each for each in all_faults() if each.name == WATCHED]
+    with devices.using(CheckedBackend(seed, fault.plant())):
+        found = soak(WATCHED_OPERATIONS, seed)
+    seen = f"{fault.finding.lower()}:" in found.error
+    blind = "" if seen else f"Watching the kernels is blind: it misses the planted fault {fault.name}."
+    word = "holds" if seen else "blind"
+    return Checked("device", "canary", word, time.perf_counter() - start, "", blind)
 
 
 # --- workload, faults ---------------------------------------------------------------------
@@ -345,14 +409,14 @@ def run_mutants(profile: Profile, seed: int, progress: Progress) -> Phase:
         why = f"{error.name} is not installed; install kvproof with its extra 'dev'."
         return Phase("none", (Checked("mutants", "all", "skipped", 0.0, "", why),))
     from kvproof.fuzz.faults.survivors import survivors
-    from kvproof.fuzz.reports.mutants import left
+    from kvproof.fuzz.reports.mutants import judged, left
 
     tests: list[Checked] = []
     total = killed = 0
     for group in mutate.GROUPS:
         start = time.perf_counter()
         rows = mutate.run_mutants(progress, groups=(group,))
-        open_ = [each for each in left(rows, survivors()) if not each.kind]
+        open_ = [each for each in left(judged(rows), survivors()) if not each.kind]
         total, killed = total + len(rows), killed + sum(row.killed for row in rows)
         word = "undecided" if open_ or not rows else "holds"
         message = f"{plural(len(open_), 'survivor')} of {len(rows):,} nobody has explained." if open_ else ""
@@ -367,6 +431,7 @@ PHASES: Final[dict[str, tuple[str, Callable[[Profile, int, Progress], Phase]]]] 
     "proofs": ("theorems and their controls", run_proofs),
     "explore": ("all sequences in small scopes", run_explore),
     "fuzz": ("soak with policy, Hypothesis", run_fuzz),
+    "device": ("soak with watched kernels", run_device),
     "targets": ("others' allocators", run_targets),
     "workload": ("real traces, against D4", run_workload),
     "faults": ("seeded faults", run_faults),

@@ -20,7 +20,10 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Operations for each engine, traces with their pool sizes, presets to explore, and what else is on."""
+    """Operations for each engine, traces with their pool sizes, presets to explore, and what else is on.
+
+    `device` are operations with the kernels watched.
+    """
 
     seconds: int
     soak: int
@@ -29,6 +32,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crosshair: bool
     faults: bool
     presets: tuple[str, ...] = ()
+    device: int = 0
     mutants: bool = False
     target_operations: int = 0
     targets: tuple[Expected, ...] = ()

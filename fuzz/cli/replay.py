@@ -9,6 +9,7 @@ from rich.console import Console
 from kvproof.fuzz import cases
 from kvproof.fuzz.cases import Case, CaseError, Outcome
 from kvproof.fuzz.cli.console import console, print_json, verdict
+from kvproof.fuzz.cli.device import elsewhere, with_device
 from kvproof.fuzz.cli.errors import HOLDS, VIOLATED
 from kvproof.fuzz.reports.sight import capabilities_of
 from kvproof.fuzz.reports.steps import step_lines
@@ -41,6 +42,7 @@ def run_case(path: str, case: Case) -> Outcome:
 
 @click.command(short_help="Replay cases.")
 @click.argument("paths", metavar="CASE...", nargs=-1, required=True, type=click.Path())
+@with_device
 @click.option("--steps", is_flag=True, help="Print a line for every grant: ids and counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 def command(paths: tuple[str, ...], steps: bool, as_json: bool) -> int:
@@ -96,5 +98,5 @@ def _print(to: Console, row: Replayed, case: Case, outcome: Outcome, single: boo
         found = verdict("violated").append(f": {row.difference}")
     for line in row.error.splitlines():
         to.print(line, markup=False)
-    found.append(f"  {row.case}, {plural(row.operations, 'operation')}", "dim")
+    found.append(f"  {row.case}, {plural(row.operations, 'operation')}{elsewhere()}", "dim")
     to.print(found, soft_wrap=True)

@@ -28,7 +28,8 @@ EPISODE = 300
 class Result:
     """What a fuzz run found: operations judged, how often per clause, and the case of the first violation.
 
-    `situations` counts the histories, of `histories`, that met each.
+    `situations` counts the histories, of `histories`, that met each. `error` says why the last one could
+    not go on, where no clause fell.
     """
 
     operations: int
@@ -38,6 +39,7 @@ class Result:
     situations: Counter[str]
     histories: int
     mix: Mix
+    error: str = ""
 
 
 class Sum:
@@ -48,6 +50,7 @@ class Sum:
         self.exercised: Counter[str] = Counter()
         self.situations: Counter[str] = Counter()
         self.mix = Mix()
+        self.error = ""
         self._digest = hashlib.sha256()
 
     def add(self, session: Session) -> None:
@@ -57,12 +60,22 @@ class Sum:
         self.exercised.update(verdict.exercised)
         self.situations.update(verdict.situations)
         self.mix.add(verdict.mix)
+        self.error = verdict.error
         self._digest.update(op.digest_of([*session.operations, verdict]).encode())
 
     def result(self, operations: int, case: Case | None) -> Result:
         """The result of the run."""
         digest = self._digest.hexdigest()[:16]
-        return Result(operations, case, digest, self.exercised, self.situations, self.histories, self.mix)
+        return Result(
+            operations,
+            case,
+            digest,
+            self.exercised,
+            self.situations,
+            self.histories,
+            self.mix,
+            self.error,
+        )
 
 
 def advance(session: Session, world: World, rule: Rule, choices: Choices) -> int:
@@ -82,6 +95,7 @@ def soak(
     faults: Sequence[Fault] = (),
     compare_policy: bool = True,
     execute: bool = True,
+    full: bool = True,
     ignore: frozenset[str] = frozenset(),
     adapter: Callable[[], Adapter] = lambda: make_adapter("reference"),
     progress: Callable[[int], None] | None = None,
@@ -89,7 +103,7 @@ def soak(
 ) -> Result:
     """Run at least `operations` operations, or until a clause falls, or `stop` says so between episodes.
 
-    The caller plants the faults. `execute` as for a session.
+    The caller plants the faults. `execute` and `full` as for a session.
     """
     stream, target = Choices(seed), adapter()
     rules = weighted(target.capabilities)
@@ -97,7 +111,9 @@ def soak(
     while done < operations and not (stop is not None and stop()):
         choices = Choices(stream.word())
         config = draw_config(choices, target.capabilities)
-        session = Session(target, config, compare_policy=compare_policy, execute=execute, ignore=ignore)
+        session = Session(
+            target, config, compare_policy=compare_policy, execute=execute, full=full, ignore=ignore
+        )
         world = World(config, session.state)
         left = min(EPISODE, operations - done)
         while left > 0 and not session.over:

@@ -6,7 +6,7 @@ One Hypothesis rule stands for the whole table: with one for each entry and weig
 the time went into choosing among them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis import strategies as st
@@ -22,6 +22,7 @@ from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
 from kvproof.fuzz.session import Session
 from kvproof.fuzz.targets import make_adapter
 from kvproof.fuzz.targets.fetch import cache_folder
+from kvproof.spec import operations as op
 
 # Not into whatever folder somebody happens to be in.
 set_hypothesis_home_dir(cache_folder() / "hypothesis")
@@ -51,6 +52,12 @@ class Tally:
         self.operations += count
         if self._progress is not None:
             self._progress(self.operations)
+
+
+def _close(world: World, c: Choices) -> Iterator[op.AnyOperation]:
+    """Everything ends, and then everything is looked at."""
+    yield from drain(world, c)
+    yield op.Observe()
 
 
 def machine(
@@ -86,7 +93,7 @@ def machine(
             if self.session is None:
                 return
             if not self.session.over:
-                self.advance(drain, Choices(0))
+                self.advance(_close, Choices(0))
             tally.total.add(self.session)
 
     return Machine

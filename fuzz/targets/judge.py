@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from kvproof.fuzz import vectors
+from kvproof.fuzz import devices, vectors
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.engines.soak import Result, soak
@@ -54,7 +54,8 @@ FOLLOWS = {
 class Job(msgspec.Struct, frozen=True):
     """What to judge: at most so many `operations` and `seconds` (0: any), without the `ignore`d clauses.
 
-    `without` are features that are not used: those in which the target is known to be at fault.
+    `without` are features that are not used: those in which the target is known to be at fault. `device`
+    is where a process of its own runs the kernels.
     """
 
     target: str
@@ -63,6 +64,7 @@ class Job(msgspec.Struct, frozen=True):
     seed: int = 0
     ignore: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    device: str = devices.DEFAULT
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -88,6 +90,7 @@ class Judgement(msgspec.Struct, frozen=True):
     unchecked: tuple[str, ...] = ()
     capabilities: Capabilities | None = None
     vectors: tuple[Seen, ...] = ()
+    device: str = ""
 
     def of_clause(self, code: str) -> str:
         """What is known of a clause: violated, held, unchecked, or not exercised."""
@@ -209,7 +212,8 @@ class _Run:
 
 
 def judge_apart(job: Job) -> Judgement:
-    """Judge a target in a fresh process, with a fixed hash seed."""
+    """Judge a target in a fresh process, with a fixed hash seed, on the backend that is chosen here."""
+    job = msgspec.structs.replace(job, device=devices.current().name)
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     command = [sys.executable, "-m", __name__]
     run = subprocess.run(command, input=msgspec.json.encode(job), capture_output=True, env=environment)
@@ -225,7 +229,9 @@ def main() -> None:
     """Read a job from stdin, write the judgement to the real stdout."""
     out = os.dup(1)
     os.dup2(2, 1)
-    judgement = judge(msgspec.json.decode(sys.stdin.buffer.read(), type=Job))
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    with devices.using(devices.make(job.device)):
+        judgement = msgspec.structs.replace(judge(job), device=job.device)
     with os.fdopen(out, "wb") as file:
         file.write(msgspec.json.encode(judgement))
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from junitparser import JUnitXml
 
-from kvproof.fuzz import cases
+from kvproof.fuzz import cases, devices
 from kvproof.fuzz.cli import bundled, check, explain, phases, smoke
 from kvproof.fuzz.cli.errors import CODES, HARNESS_FAULT, HOLDS, INTERRUPTED, UNDECIDED, USAGE, VIOLATED
 from kvproof.fuzz.cli.profiles import NAMES, Profile, profile
@@ -136,6 +136,8 @@ BAD_FILES = {
         "conform --target vllm==newest",
         "conform --target vllm --releases 0.13.0,newest",
         "faults --mutants --only stale-hash",
+        "faults --mutants --since absent",
+        "faults --since .",
         "faults --matrix --seeds 3",
         "faults --matrix --patch absent.toml",
         "faults --matrix --ops 5",
@@ -393,7 +395,7 @@ def test_the_profiles_ship():
     found = [profile(name) for name in NAMES]
     assert [each.soak for each in found] == sorted(each.soak for each in found)
     assert found[0].traces == {"mooncake_conversation_2k": (1000, 20_000)}
-    assert [set(found[0].presets) < set(found[1].presets), found[1].presets[0]] == [True, "tiny"]
+    assert {"tiny"} == set(found[0].presets) < set(found[1].presets) < set(found[2].presets)
     assert "claude_code_sessions" in found[2].traces and "mooncake_synthetic" in found[1].traces
     assert found[1].soak >= 100_000 and found[1].faults and found[1].crosshair
 
@@ -401,9 +403,10 @@ def test_the_profiles_ship():
 def test_check_runs_every_phase(folder, small):
     found = document("check", "--junit", "report.xml")
     assert [each["name"] for each in found["phases"]] == [
-        name for name in phases.PHASES if name not in ("explore", "faults", "targets", "mutants")
+        name for name in phases.PHASES if name not in ("explore", "device", "faults", "targets", "mutants")
     ]
     assert found["verdict"] == "holds" and found["exit_code"] == HOLDS
+    assert found["device"] == devices.current().name
     codes = [code for names in found["clauses"].values() for code in names]
     assert sorted(codes) == sorted(BY_CODE) and len(found["clauses"]["judged"]) > 40
     suites = JUnitXml.fromfile(str(folder / "report.xml"))

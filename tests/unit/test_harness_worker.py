@@ -63,7 +63,7 @@ def test_rows_in_order_leave_the_bytes_that_the_claims_demand(ignore: frozenset[
     session = Session(Blind(), CONFIG, ignore=ignore)
     verdict = session.run(history())
     assert verdict.result == "holds"
-    assert verdict.exercised["KV-I2-bytes"] == 2
+    assert verdict.exercised["KV-I2-bytes"] == 8
     assert "KV-I2-bytes" not in verdict.unchecked
 
 

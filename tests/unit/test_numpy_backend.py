@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvproof.kernels import words
+from kvproof.kernels import twins, words
 from kvproof.kernels.backends.base import CLEAN, Report, SlotError
 from kvproof.kernels.backends.numpy_backend import NumpyBackend
 from kvproof.kernels.words import Geometry
@@ -168,3 +168,24 @@ def test_a_mapping_outside_the_table_is_refused(row, position):
     table = np.array([[3, 4, 0], [5, 0, 0]], np.int32)
     with pytest.raises(SlotError):
         BACKEND.compute_slot_mapping(table, np.array([2, 1], np.int32), ints(row), ints(position), 4)
+
+
+# --- fingerprints -----------------------------------------------------------------------------------
+
+
+def test_fingerprints_are_those_of_the_plain_twin_for_any_range():
+    cache = BACKEND.new_cache(Geometry(2, 2, 3), 4, 5)
+    cache[:] = np.random.default_rng(1).integers(0, 2**64, cache.shape, np.uint64)
+    blocks, starts, ends = (np.array(each) for each in ([3, 0, 3, 2], [0, 1, 2, 4], [5, 4, 2, 5]))
+    found = BACKEND.fingerprint_blocks(cache, blocks, starts, ends)
+    for layer in range(2):
+        for i, (block, start, end) in enumerate(zip(blocks, starts, ends, strict=True)):
+            assert tuple(found[layer, i].tolist()) == twins.fingerprint(cache[layer, block], start, end)
+    assert (found[:, 2] == 0).all() and (found[:, :2] != 0).all()
+
+
+@pytest.mark.parametrize(("block", "start", "end"), [(4, 0, 1), (-1, 0, 1), (1, -1, 1), (1, 0, 6)])
+def test_a_fingerprint_of_tokens_that_the_cache_does_not_have_is_refused(block, start, end):
+    cache = BACKEND.new_cache(Geometry(1, 1, 1), 4, 5)
+    with pytest.raises(SlotError):
+        BACKEND.fingerprint_blocks(cache, np.array([block]), np.array([start]), np.array([end]))

@@ -1,0 +1,140 @@
+"""What a kernel does wrong under the fuzz engines ends the run, and names kernel, thread and place."""
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from kvproof.fuzz import devices
+from kvproof.fuzz.cli import phases
+from kvproof.fuzz.cli.profiles import NAMES, profile
+from kvproof.fuzz.device import Device
+from kvproof.fuzz.engines.soak import soak
+from kvproof.fuzz.session import KernelFault
+from kvproof.kernels import builds
+from kvproof.kernels.backends.checked_backend import CheckedBackend
+from kvproof.kernels.backends.numpy_backend import NumpyBackend
+from kvproof.kernels.checked import Finding, Wrong
+from kvproof.kernels.faults import all_faults
+from kvproof.spec.vocabulary import CacheConfig
+
+CONFIG = CacheConfig(blocks=4, block_size=4)
+pytestmark = pytest.mark.skipif(builds.compiler() is None, reason="no C++ compiler")
+
+
+def planted(name: str) -> CheckedBackend:
+    """A watched build of the source with a fault in it."""
+    (fault,) = [each for each in all_faults() if each.name == name]
+    return CheckedBackend(source=fault.plant())
+
+
+@pytest.fixture(scope="module")
+def wild() -> CheckedBackend:
+    """Padding is written as if it had a slot."""
+    return planted(phases.WATCHED)
+
+
+def test_a_kernel_that_writes_outside_ends_the_run_with_its_name_thread_and_place(wild):
+    with devices.using(wild):
+        result = soak(2_000, 0)
+    assert result.case is not None
+    assert (result.case.expected.result, result.case.expected.clause) == ("errored", "")
+    assert result.error.startswith("a kernel of the device goes wrong: ")
+    (line,) = [line for line in result.error.splitlines() if "out_of_bounds: " in line]
+    assert re.search(
+        r"out_of_bounds: reshape_and_cache_\d+, block \d+ thread \d+ writes \d+ bytes at 0x", line
+    )
+
+
+def test_the_same_run_without_the_fault_holds():
+    with devices.using(CheckedBackend()):
+        result = soak(400, 0)
+    assert result.case is None and result.error == ""
+
+
+def test_an_input_that_is_written_to_is_found():
+    backend = planted("const-cast-away")
+    with devices.using(backend):
+        result = soak(100, 0)
+    assert "write_to_const: synthesize" in result.error
+
+
+def test_findings_are_taken_once(wild):
+    device = Device(CONFIG, backend=wild)
+    device.write([-1], [5])
+    found = device.take_findings()
+    assert {each.wrong for each in found} == {Wrong.OUT_OF_BOUNDS}
+    assert device.take_findings() == ()
+
+
+def test_two_tokens_for_one_slot_are_no_fault_of_the_kernel():
+    device = Device(CONFIG, backend=CheckedBackend())
+    for _ in range(20):
+        assert device.write([7, 7, 8, 7], [1, 2, 3, 4]).conflicts == (1, 3)
+        assert device.take_findings() == ()
+        assert device.verify([(1, 3, 4), (2, 0, 3)]) == ()
+        device.write([7], [9])
+
+
+def test_what_else_goes_wrong_beside_a_conflict_is_kept(wild):
+    device = Device(CONFIG, backend=wild)
+    assert device.write([7, 7, -1], [1, 2, 3]).conflicts
+    assert {each.wrong for each in device.take_findings()} == {Wrong.OUT_OF_BOUNDS}
+
+
+def test_nothing_is_found_where_nobody_watches():
+    device = Device(CONFIG, backend=NumpyBackend())
+    device.write([4], [1])
+    assert device.take_findings() == ()
+
+
+def test_a_fault_names_the_first_finding_of_each_kind():
+    race = Finding(Wrong.RACE, "copy", (0, 1), True, 8, 16, "target", ("copy", 2, 3))
+    outside = race._replace(wrong=Wrong.OUT_OF_BOUNDS, thread=(9, 9), other=None)
+    later = [race._replace(thread=(i, 0)) for i in range(40)]
+    fault = KernelFault([race, *later, outside, *later, outside._replace(thread=(1, 1))])
+    first = (
+        "race: copy, block 0 thread 1 writes 8 bytes at 0x10 of target, unordered with copy, block 2 thread 3"
+    )
+    assert fault.reason == f"a kernel of the device goes wrong: {first}"
+    assert fault.transcript == "out_of_bounds: copy, block 9 thread 9 writes 8 bytes at 0x10 of target"
+
+
+# --- the phase --------------------------------------------------------------------------------------
+
+
+def test_the_phase_watches_and_finds_what_is_planted():
+    found = phases.run_device(replace(profile("ci"), device=300), 0, lambda text: None)
+    assert found.verdict == "holds" and [test.name for test in found.tests] == ["canary", "soak"]
+    assert "KV-I2-bytes" in found.exercised
+
+
+def test_the_phase_is_blind_if_it_misses_what_is_planted(monkeypatch):
+    monkeypatch.setattr(phases, "WATCHED_OPERATIONS", 1)
+    found = phases.run_device(replace(profile("ci"), device=1), 0, lambda text: None)
+    assert found.verdict == "blind"
+    assert [test.message for test in found.tests if test.verdict == "blind"] == [
+        f"Watching the kernels is blind: it misses the planted fault {phases.WATCHED}."
+    ]
+
+
+def test_the_phase_reports_a_kernel_that_goes_wrong(monkeypatch, wild):
+    monkeypatch.setattr(
+        "kvproof.kernels.backends.checked_backend.CheckedBackend", lambda seed, source=None: wild
+    )
+    found = phases.run_device(replace(profile("ci"), device=2_000), 0, lambda text: None)
+    assert found.verdict == "violated" and found.failing == ()
+    (message,) = [test.message for test in found.tests if test.name == "soak"]
+    assert message.startswith("a kernel of the device goes wrong: ") and "reshape_and_cache_" in message
+    assert message.endswith("; again: kvproof fuzz --device cpu-checked --ops 2000 --seed 0")
+
+
+def test_without_a_compiler_the_phase_is_skipped(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = phases.run_device(replace(profile("ci"), device=300), 0, lambda text: None)
+    assert found.verdict == "skipped" and "no C++ compiler" in found.tests[0].message
+
+
+def test_larger_profiles_watch_the_kernels():
+    amounts = [profile(name).device for name in NAMES]
+    assert amounts == sorted(amounts) and amounts[1] >= 10_000
