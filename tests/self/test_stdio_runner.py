@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kvproof.fuzz import cases
 from kvproof.fuzz.adapters import stdio
@@ -224,11 +225,18 @@ def reference(*options: str) -> str:
     return f"cmd:{shlex.join([sys.executable, str(FAKES / 'reference.py'), *options])}"
 
 
+def without_policy() -> ReferenceAdapter:
+    """What can be said over the wire: a level, and no claim of the policy."""
+    adapter = ReferenceAdapter(level=2)
+    adapter.capabilities = replace(adapter.capabilities, policy=False)
+    return adapter
+
+
 @pytest.mark.parametrize("options", [(), ("--batch",)], ids=["single", "batch"])
 def test_the_reference_over_the_wire_is_the_reference(options):
     """Every operation and the whole of level 2 arrive as in one process."""
     there = soak(700, 5, adapter=lambda: make_adapter(reference(*options)))
-    here = soak(700, 5, adapter=lambda: ReferenceAdapter(level=2), compare_policy=False)
+    here = soak(700, 5, adapter=without_policy)
     assert here.case is None and there == here
 
 
