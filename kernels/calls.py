@@ -77,7 +77,7 @@ class Kernels:
             token_at, cache_at = self._written(tokens), self._read(cache)
         else:
             token_at, cache_at = self._read(tokens), self._written(cache)
-        slots = self.memory.taken(slots)
+        slots = self._indices(slots)
         fields = {"count": len(slots), "epoch": 1, "claims": 0 if claims is None else self._written(claims)}
         fields |= {"tokens": token_at, "cache": cache_at, "slots": self._read(slots)}
         return self._run(f"{kernel}_{moves.unit}", moves.fields | fields)
@@ -87,7 +87,9 @@ class Kernels:
     ) -> Counted:
         """Copy the first tokens of blocks, within a cache or to another array of its form."""
         moves = block_moves(self._strided(source), self._strided(target))
-        sources, targets, tokens = map(self.memory.taken, (sources, targets, tokens))
+        sources, targets, tokens = map(self._indices, (sources, targets, tokens))
+        if not len(sources) == len(targets) == len(tokens):
+            raise LayoutError(f"{len(sources)} sources, {len(targets)} targets and {len(tokens)} counts.")
         fields = {"source": self._read(source), "target": self._written(target), "count": len(sources)}
         fields |= {
             "sources": self._read(sources),
@@ -99,7 +101,7 @@ class Kernels:
     def zero_blocks(self, cache: Array, blocks: Indices) -> Counted:
         """Zero whole blocks; a block's side must lie together, in any order."""
         moves = zero_moves(self._strided(cache))
-        blocks = self.memory.taken(blocks)
+        blocks = self._indices(blocks)
         fields = {"cache": self._written(cache), "blocks": self._read(blocks), "count": len(blocks)}
         return self._run(f"zero_blocks_{moves.unit}", moves.fields | fields)
 
@@ -111,7 +113,7 @@ class Kernels:
         layers, blocks, sides, block_size, heads, dims = cache.shape
         if tokens.shape != (len(slots), layers, sides, heads, dims) or scales.shape != (sides, heads):
             raise LayoutError(f"tokens {tokens.shape}, scales {scales.shape} for a cache {cache.shape}.")
-        slots, scales = self.memory.taken(slots), self.memory.taken(scales)
+        slots, scales = self._indices(slots), self.memory.taken(scales)
         steps = [stride // tokens.itemsize for stride in tokens.strides[:4]]
         fields = dict(zip(TOKEN_AXES, steps, strict=True))
         fields |= dict(zip(CACHE_AXES, cache.strides[:5], strict=True))
@@ -156,7 +158,10 @@ class Kernels:
             raise LayoutError(f"queries {query.shape} for keys {key.shape}.")
         if query.dtype != np.float32 or not query.flags.c_contiguous:
             raise LayoutError("queries are contiguous fp32.")
-        query, table, lengths = map(self.memory.taken, (query, table, lengths))
+        query, table, lengths = self.memory.taken(query), self.memory.taken(table), self._indices(lengths)
+        apart = table.shape[1] > 1 and table.strides[1] != 4
+        if table.dtype != np.int32 or apart or not len(table) == len(lengths) == rows:
+            raise LayoutError(f"{rows} queries need as many lengths, and rows of 32 bits that lie together.")
         output = self.memory.full(query.shape, 0, np.float32)
         strides = [stride // key.itemsize for stride in key.strides]
         fields: dict[str, float] = {
@@ -170,6 +175,13 @@ class Kernels:
         }  # fmt: skip
         suffix = "e4m3" if key.itemsize == 1 else SUFFIXES[key.dtype]
         return output, self._run(f"paged_attention_decode_{suffix}", fields)
+
+    def _indices(self, values: Indices) -> Indices:
+        """Where kernels find them, one behind the other."""
+        taken: Indices = self.memory.taken(values)
+        if taken.dtype != np.int64 or not taken.flags.c_contiguous:
+            raise LayoutError(f"indices are contiguous and of 64 bits, not {taken.dtype}.")
+        return taken
 
     def _strided(self, values: Array) -> Strided:
         return strided(values, self.memory.address(values))

@@ -30,6 +30,7 @@ def compare_layouts(case: Case) -> Iterator[str]:
     tokens = new_tokens(random, (one(random, 1, 9), layers, sides, heads, dims), kind)
     slots = slots_of(case, len(tokens), blocks * size)
     yield from _compare_packed(kernels, tokens[:, :1, :1], slots, blocks, size)
+    yield from _compare_columns(kernels, tokens[:, :1, :1], slots, blocks, size)
     wanted, inside = cache.copy(), np.flatnonzero((slots >= 0) & (slots < blocks * size))
     third = _same_layout(cache)
     _, firsts = np.unique(slots[inside], return_index=True)
@@ -70,6 +71,23 @@ def _compare_packed(kernels: Kernels, tokens: Array, slots: Array, blocks: int, 
     yield from equal("packed keys", bytes_of(memory), bytes_of(wanted))
 
 
+def _compare_columns(kernels: Kernels, tokens: Array, slots: Array, blocks: int, size: int) -> Iterator[str]:
+    """Values in a cache `[blocks, heads, dims, block_size]`: a token's elements lie apart."""
+    inside = np.flatnonzero((slots >= 0) & (slots < blocks * size))
+    if len(np.unique(slots[inside])) < len(inside):
+        return
+    memory = np.zeros((blocks, *tokens.shape[3:], size), tokens.dtype)
+    wanted = memory.copy()
+    cache = memory[None, :, None].transpose(0, 1, 2, 5, 3, 4)
+    kernels.reshape_and_cache(tokens, cache, slots)
+    for i in inside:
+        wanted[slots[i] // size, :, :, slots[i] % size] = tokens[i, 0, 0]
+    yield from equal("values in columns", bytes_of(memory), bytes_of(wanted))
+    read = np.zeros_like(tokens[inside])
+    yield from equal("counts of columns", kernels.gather_slots(read, cache, slots[inside]), Counted())
+    yield from equal("values read from columns", bytes_of(read), bytes_of(tokens[inside]))
+
+
 def _compare_block_moves(case: Case, cache: Array) -> Iterator[str]:
     random, kernels = case.random, case.kernels
     blocks, size = cache.shape[1], cache.shape[3]
@@ -79,19 +97,59 @@ def _compare_block_moves(case: Case, cache: Array) -> Iterator[str]:
     wanted, third = cache.copy(), _same_layout(cache)
     for source, target, count in zip(sources, targets, tokens, strict=True):
         wanted[:, target, :, :count] = cache[:, source, :, :count]
-    kernels.copy_blocks(cache, cache, sources, targets, tokens)
+    yield from equal(
+        "counts of copies", kernels.copy_blocks(cache, cache, sources, targets, tokens), Counted()
+    )
     yield from equal("the cache after copies", bytes_of(cache), bytes_of(wanted))
     if case.torch:
         case.torch.copy(third, sources, targets, tokens)
         yield from equal("torch's cache after copies", bytes_of(third), bytes_of(wanted))
+    yield from _compare_other_target(case, cache)
     ends = sum(s * (n - 1) for s, n in zip(cache.strides[3:], cache.shape[3:], strict=True))
     if ends + cache.itemsize == np.prod(cache.shape[3:]) * cache.itemsize:
-        kernels.zero_blocks(cache, order[:1])
+        zeroed = np.append(order[:1], random.choice([-1, blocks, 2**40], one(random, 0, 1)))
+        found = kernels.zero_blocks(cache, zeroed)
+        yield from equal("counts of zeroing", found, Counted(len(zeroed) - 1))
         wanted[:, order[0]] = 0
         yield from equal("the cache after zeroing", bytes_of(cache), bytes_of(wanted))
         if case.torch:
             case.torch.zero(third, order[:1])
             yield from equal("torch's cache after zeroing", bytes_of(third), bytes_of(wanted))
+
+
+def _compare_other_target(case: Case, cache: Array) -> Iterator[str]:
+    """Copies into an array of other strides and with more blocks; one block of the copies may be nowhere."""
+    random, kernels, blocks = case.random, case.kernels, cache.shape[1]
+    target = _elsewhere(cache, one(random, 0, 3))
+    wanted, count = target.copy(), one(random, 1, blocks)
+    sources = ints(random, 0, blocks, count)
+    targets = random.permutation(target.shape[1])[:count].astype(np.int64)
+    tokens = ints(random, 0, cache.shape[3] + 1, count)
+    if random.random() < 0.3:
+        indices, end = ((sources, blocks), (targets, target.shape[1]))[one(random, 0, 1)]
+        indices[0] = random.choice([-1, end])
+    right = (sources >= 0) & (sources < blocks) & (targets >= 0) & (targets < target.shape[1])
+    for i in np.flatnonzero(right):
+        wanted[:, targets[i], :, : tokens[i]] = cache[:, sources[i], :, : tokens[i]]
+    counted = kernels.copy_blocks(cache, target, sources, targets, tokens)
+    yield from equal("counts of copies to another array", counted, Counted(int((~right).sum())))
+    yield from equal("the other array after copies", bytes_of(target), bytes_of(wanted))
+
+
+def _elsewhere(cache: Array, more: int) -> Array:
+    """Zeroes in blocks of the cache's form, `more` elements further apart; a block more, unless its sides lie
+    in pools."""
+    _, blocks, sides, *_ = cache.shape
+    layer, block, side, *inner = cache.strides
+    apart = more * cache.itemsize
+    if sides == 1 or side < block:
+        blocks, block = blocks + 1, block + apart
+        layer = blocks * block
+    else:
+        layer += apart
+    shape, strides = (cache.shape[0], blocks, *cache.shape[2:]), (layer, block, side, *inner)
+    span = sum(stride * (size - 1) for stride, size in zip(strides, shape, strict=True))
+    return as_strided(np.zeros(span // cache.itemsize + 1, cache.dtype), shape, strides)
 
 
 def _same_layout(cache: Array) -> Array:

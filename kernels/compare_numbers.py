@@ -48,8 +48,11 @@ def compare_quantized(case: Case) -> Iterator[str]:
     cache = new_cache(random, shape, np.uint8)
     wanted = cache.copy()
     slots = slots_of(case, 6, 12)
-    scales = random.choice(np.array([0.5, 1, 2, 3], np.float32), shape[2:5:2])
-    kernels.quantize_and_cache(tokens, cache, slots, scales)
+    # A view: scales may lie apart.
+    scales = random.choice(np.array([0.5, 1, 2, 3], np.float32), (2, 2 * shape[4]))[:, ::2]
+    counted = kernels.quantize_and_cache(tokens, cache, slots, scales)
+    outside = int(((slots < -1) | (slots >= 12)).sum())
+    yield from equal("counts of quantizing", counted, Counted(outside))
     values = twins.bf16_values(tokens) if kind is np.uint16 else tokens.astype(np.float32)
     if len(np.unique(slots[slots >= 0])) < (slots >= 0).sum():
         return
@@ -70,24 +73,40 @@ def compare_attention(case: Case) -> Iterator[str]:
     shape = (1, blocks, 2, size, heads, dims)
     memory = new_cache(random, shape, kind)[0]
     memory[:], meant = _numbers(random, memory.shape, kind)
-    table = np.stack([random.permutation(blocks)[:20] for _ in range(rows)]).astype(np.int32)
-    lengths = ints(random, 1, 20 * size + 1, rows)
+    # A view: its rows lie apart.
+    table = np.stack([random.permutation(blocks)[:27] for _ in range(rows)]).astype(np.int32)[:, :20]
+    lengths = ints(random, 1, 20 * size + 1, rows) * (random.random(rows) < 0.9)
     window = int(random.choice([0, 1, 9, 70]))
     query = random.standard_normal((rows, heads * group, dims)).astype(np.float32)
     scale = dims**-0.5
+    key_scale, value_scale = float(random.choice([1, 0.5])), float(random.choice([1, 0.25, 3]))
     # A position that is not to be read would show, whether its entry is nothing or another row's.
     readable = np.zeros((blocks, size), bool)
-    for row, positions in enumerate(ranges := _positions(lengths, window)):
+    ranges, missed = _positions(lengths, window), 0
+    for row, positions in enumerate(ranges):
+        if random.random() < 0.2:
+            table[row, one(random, 0, 19)] = random.choice([-1, blocks, 2**31 - 1])
+        there = (table[row, positions // size] >= 0) & (table[row, positions // size] < blocks)
+        missed += int((~there).sum()) * heads * group
+        ranges[row] = positions = positions[there]
         readable[table[row, positions // size], positions % size] = True
         if random.random() < 0.5:
             table[row, -(-lengths[row] // size) :] = 2**31 - 1
     memory.transpose(0, 2, 1, 3, 4)[~readable] = np.full(1, -1, np.int64).view(kind)[0]
     found, counted = kernels.paged_attention_decode(
-        query, memory[:, 0], memory[:, 1], table, lengths, scale=scale, window=window
+        query,
+        *(memory[:, 0], memory[:, 1], table, lengths),
+        scale=scale,
+        window=window,
+        key_scale=key_scale,
+        value_scale=value_scale,
     )
-    yield from equal("counts of attention", counted, Counted())
+    yield from equal("counts of attention", counted, Counted(missed))
     for row, positions in enumerate(ranges):
-        taken = meant[table[row, positions // size], :, positions % size]
+        if not len(positions):
+            yield from equal(f"attention of row {row} over nothing", found[row], np.zeros_like(found[row]))
+            continue
+        taken = meant[table[row, positions // size], :, positions % size] * [[[key_scale]], [[value_scale]]]
         wanted = twins.attention(query[row].astype(np.float64), taken[:, 0], taken[:, 1], scale)
         error = np.abs(found[row] - wanted).max() / np.abs(wanted).max()
         if not error <= TOLERANCE:

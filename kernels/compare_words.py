@@ -133,7 +133,8 @@ def compare_mapping(case: Case) -> Iterator[str]:
     ratio, small = one(random, 1, 4), one(random, 1, 6)
     size, world = ratio * small, one(random, 1, 4)
     interleave = int(random.choice([n for n in range(1, size + 1) if size % n == 0]))
-    table = random.integers(0, 2**31, (4, 3 * ratio), np.int32)
+    # A view: its rows lie apart.
+    table = random.integers(0, random.choice([3, 2**31]), (4, 3 * ratio + 2), np.int32)[:, 1:-1]
     lengths = ints(random, 1, 4, 4).astype(np.int32) * ratio
     rows = ints(random, -1, 4, one(random, 0, 12))
     ends = np.where(rows < 0, 1, lengths[rows] // ratio * size * world)
@@ -152,6 +153,22 @@ def compare_mapping(case: Case) -> Iterator[str]:
             yield from equal(f"torch's slots on rank {rank}", found.tolist(), wanted)
         seen += slots >= 0
     yield from equal("ranks per position", seen, (rows >= 0).astype(np.int64))
+    yield from _compare_refusals(case, table, lengths, size, split)
     if world == 1:
         plain = NumpyBackend().compute_slot_mapping(table, lengths, rows, positions, small)
         yield from equal("slots of kernel blocks", slots, plain)
+
+
+def _compare_refusals(
+    case: Case, table: Array, lengths: Array, size: int, split: dict[str, int]
+) -> Iterator[str]:
+    """A position behind its row's end or before its beginning, and rows that aren't there."""
+    row = one(case.random, 0, len(table) - 1)
+    end = int(lengths[row]) // split["ratio"] * size * split["world"]
+    for where, position in ((row, end), (row, -1), (len(table), 0), (-2, 0)):
+        rows, positions = np.array([where]), np.array([position])
+        try:
+            found = case.backend.compute_slot_mapping(table, lengths, rows, positions, size, **split)
+        except SlotError:
+            continue
+        yield f"row {where} has slots {found.tolist()} at position {position} of {end}"

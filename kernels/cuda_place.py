@@ -13,7 +13,7 @@ from kvproof.kernels.backends.cupy_backend import SPREAD, CupyLibrary, CupyMemor
 from kvproof.kernels.calls import Kernels
 from kvproof.kernels.library import Launch, Library
 from kvproof.kernels.memory import Array
-from kvproof.kernels.mirror import MirrorLibrary, Raw
+from kvproof.kernels.mirror import GUARD, MirrorLibrary, Raw
 from kvproof.kernels.misuses import torn
 from kvproof.kernels.places import SAMPLES, NotHereError, Place
 from kvproof.kernels.works import Size
@@ -52,8 +52,10 @@ class CudaPlace(Place):
 
     def __init__(self, cubins: Path | None = None, *, pooled: bool = True) -> None:
         """From a folder of artefacts, if one is given. Unless `pooled`, every array is an allocation of
-        its own, so that a memory checker sees where it ends."""
+        its own, so that a memory checker sees where it ends.
+        """
         self.cupy = cupy = find_cupy()
+        self._guard = GUARD if pooled else 0
         if not pooled:
             cupy.cuda.set_allocator(None)
         built = binary_for(cupy, cubins)
@@ -67,7 +69,7 @@ class CudaPlace(Place):
         )
 
     def mirrored(self) -> Library:
-        return MirrorLibrary(self.library, GpuCopies(self.cupy))
+        return MirrorLibrary(self.library, GpuCopies(self.cupy), self._guard)
 
     def copy(self, target: Any, source: Any) -> None:
         target.data.copy_from_device_async(source.data, source.nbytes)

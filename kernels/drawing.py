@@ -82,9 +82,11 @@ def new_cache(random: Random, shape: tuple[int, ...], kind: Any) -> Array:
 
 
 def new_tokens(random: Random, shape: tuple[int, ...], kind: Any) -> Array:
-    """A view of tokens that may lie apart, as slices of something wider do."""
+    """A view of tokens that may lie apart, as slices of something wider do, or whose elements do."""
     count, layers, sides, heads, dims = shape
     before, behind = one(random, 0, 3), one(random, 0, 3)
+    if random.random() < 0.2:
+        return random_bytes(random, (count, layers, sides, heads, 2 * dims), kind)[..., ::2]
     if random.random() < 0.5:
         return random_bytes(random, (layers, count, sides, heads, before + dims + behind), kind)[
             ..., before : before + dims

@@ -111,8 +111,11 @@ DEVICE void quantize_and_cache(const Quantize& p) {
                      offset * p.offset_stride;
         for (i64 head = 0; head < p.heads; head++) {
             const f32 scale = p.scales[side * p.scale_side_stride + head * p.scale_head_stride];
-            for (i64 unit = lane; unit < p.units; unit += p.lanes)
-                target[head * p.head_stride + unit] = e4m3_of(wide(source[head * p.token_head_stride + unit]) / scale);
+            for (i64 unit = lane; unit < p.units; unit += p.lanes) {
+                const f32 value = wide(source[head * p.token_head_stride + unit]);
+                // A GPU's division gives one NaN for all, without their sign.
+                target[head * p.head_stride + unit] = e4m3_of(value == value ? value / scale : value);
+            }
         }
     }
 }

@@ -65,9 +65,12 @@ class _Area(NamedTuple):
 class MirrorLibrary:
     """Launches of another library on copies of the host's arrays."""
 
-    def __init__(self, inner: Library, remote: Remote) -> None:
+    def __init__(self, inner: Library, remote: Remote, guard: int = GUARD) -> None:
+        """Without a guard what lies apart is sent to buffers of its own, which end with their array: then
+        a memory checker sees what is read behind it, too."""
         self.signatures = inner.signatures
         self._inner, self._remote = inner, remote
+        self._guard, self._apart = guard, NEAR if guard else 1
         self._watched: dict[tuple[int, int], tuple[npt.NDArray[Any], bool]] = {}
 
     def watch(self, values: npt.NDArray[Any], writable: bool) -> None:
@@ -96,9 +99,9 @@ class MirrorLibrary:
         """What is registered, in order, in groups of what lies together."""
         spans = sorted(_Span(low, high, writable) for (low, high), (_, writable) in self._watched.items())
         groups: list[list[_Span]] = []
-        end = -NEAR
+        end = 0
         for span in spans:
-            if span.low - end < NEAR and groups:
+            if span.low - end < self._apart and groups:
                 groups[-1].append(span)
             else:
                 groups.append([span])
@@ -107,12 +110,14 @@ class MirrorLibrary:
 
     def _sent(self, spans: list[_Span]) -> _Area:
         # Alignment there is what it is here.
-        low = (spans[0].low - GUARD) // ALIGNED * ALIGNED
-        image = np.full(max(span.high for span in spans) + GUARD - low, _UNTOUCHED, np.uint8)
+        low = (spans[0].low - self._guard) // ALIGNED * ALIGNED
+        image = np.full(max(span.high for span in spans) + self._guard - low, _UNTOUCHED, np.uint8)
         for span in spans:
             image[span.low - low : span.high - low] = _memory(span)
-        buffer = self._remote.allocate(len(image) + ALIGNED)
-        start = self._remote.address(buffer)
+        buffer = self._remote.allocate(len(image))
+        if (start := self._remote.address(buffer)) % ALIGNED:
+            buffer = self._remote.allocate(len(image) + ALIGNED)
+            start = self._remote.address(buffer)
         ahead = -start % ALIGNED
         sent = np.concatenate([np.full(ahead, _UNTOUCHED, np.uint8), image])
         self._remote.send(buffer, sent)

@@ -70,7 +70,7 @@ def markdown(rows: Sequence[Row], rounds: int, machine: Machine) -> str:
     lines = [
         "# Bench of the device on `cpu`",
         "",
-        "Written by `kvproof bench --device cpu --record`; nothing here is typed.",
+        "Written by `kvproof bench --device cpu --record`; no figure here is typed.",
         "",
     ]
     load = "" if machine.load is None else f", load {machine.load}"

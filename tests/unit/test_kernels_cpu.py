@@ -12,10 +12,12 @@ from kvproof.kernels.calls import Kernels
 from kvproof.kernels.faults import of_gate
 from kvproof.kernels.layouts import LayoutError
 from kvproof.kernels.library import Call, CpuLibrary, address
+from kvproof.kernels.source import read_source
 from kvproof.kernels.words import Geometry
 
 GEOMETRY = Geometry(2, 3, 2)
 KINDS = len(differential.COMPARISONS)
+QUANTIZED = list(differential.COMPARISONS).index("quantized")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,23 @@ def test_a_read_outside_is_refused_and_forgotten(backend, slots):
     backend.gather(cache, ints(3))
 
 
+@pytest.mark.parametrize(("offset", "column"), [(4, 0), (-1, 0), (0, 3), (0, -1)])
+def test_a_token_of_no_block_and_a_result_of_no_column_are_refused(backend, offset, column):
+    cache = backend.new_cache(GEOMETRY, 5, 4)
+    counts, _ = backend.compare_blocks(cache, ints(1), ints(3), np.zeros(1, np.uint64), ints(2), 3)
+    assert [*map(bool, counts.sum(axis=0))] == [False, False, True]
+    with pytest.raises(SlotError):
+        backend.compare_blocks(cache, ints(1), ints(offset), np.zeros(1, np.uint64), ints(column), 3)
+
+
+def test_positions_and_slots_have_more_than_32_bits(backend):
+    table, lengths = np.array([[5, 7, 9, 2]], np.int32), np.array([4], np.int32)
+    positions = 2**32 + 5, 2**33 - 1, 2**31 - 1, 2**32 - 1
+    slots = backend.compute_slot_mapping(table, lengths, ints(0, 0, 0, 0), ints(*positions), 2**31)
+    row = [5, 7, 9, 2]
+    assert slots.tolist() == [row[at // 2**31] * 2**31 + at % 2**31 for at in positions]
+
+
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (0, 5)])
 def test_a_fingerprint_ends_with_its_block(backend, start, end):
     with pytest.raises(SlotError):
@@ -161,6 +180,31 @@ def test_claims_of_slots_outlast_their_epochs(backend):
         assert backend.reshape_and_cache(key, value, cache, ints(1, 1)).conflicts == (1,)
 
 
+@pytest.mark.parametrize("wrong", [ints(3, 9, 1, 9)[::2], np.array([3, 1], np.int32), ints(3)])
+def test_indices_that_a_kernel_would_misread_are_refused(library, wrong):
+    kernels, cache = Kernels(library), np.ones((1, 4, 2, 4, 1, 8), np.uint8)
+    tokens, right = np.zeros((2, 1, 2, 1, 8), np.uint8), ints(0, 2)
+    query, table, one = np.zeros((2, 1, 8), np.float32), np.zeros((2, 4), np.int32), cache[0, :, 0]
+    if len(wrong) == 2:
+        with pytest.raises(LayoutError):
+            kernels.zero_blocks(cache, wrong)
+    for call in (
+        lambda: kernels.reshape_and_cache(tokens, cache, wrong),
+        lambda: kernels.gather_slots(tokens, cache, wrong),
+        lambda: kernels.copy_blocks(cache, cache, right, wrong, right),
+        lambda: kernels.quantize_and_cache(
+            tokens.view(np.float16).repeat(2, axis=4), cache, wrong, np.ones((2, 1), np.float32)
+        ),
+        lambda: kernels.paged_attention_decode(query, one, one, table, wrong, scale=1.0),
+        lambda: kernels.paged_attention_decode(query, one, one, table.T.copy().T, right, scale=1.0),
+        lambda: kernels.paged_attention_decode(query, one, one, table.astype(np.int64), right, scale=1.0),
+        lambda: kernels.paged_attention_decode(query, one, one, table[:1], right, scale=1.0),
+    ):
+        with pytest.raises(LayoutError):
+            call()
+    assert cache.all() and not tokens.any()
+
+
 def test_every_half_and_every_e4m3_byte_is_widened_exactly(library):
     kernels = Kernels(library)
     # Attention over one position is that position's value: all that happens to it is widening.
@@ -196,6 +240,25 @@ def test_quantizing_equals_torch(library, kind):
     Kernels(library).quantize_and_cache(tokens.reshape(1, 1, 1, 1, -1), cache, ints(0), scales)
     wanted = values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
     assert np.array_equal(cache.reshape(-1), wanted)
+
+
+# A division as a GPU has it: whatever isn't a number becomes this one.
+GPU_DIVISION = """
+static f32 divided(f32 a, f32 b) { return a / b == a / b ? a / b : float_of(0x7FFFFFFF); }
+struct Quantize {"""
+
+
+@pytest.mark.parametrize(
+    ("after", "equal"),
+    [("value == value ? divided(value, scale) : value", True), ("divided(value, scale)", False)],
+)
+def test_a_nan_keeps_its_sign_where_a_division_drops_it(after, equal):
+    source, before = read_source(), "value == value ? value / scale : value"
+    assert source.count(before) == source.count("\nstruct Quantize {") == 1
+    source = source.replace(before, after).replace("\nstruct Quantize {", GPU_DIVISION)
+    library = CpuLibrary(builds.build(source, builds.PRELUDE, (*builds.OPTIONS, "-O0")), source)
+    seeds = range(QUANTIZED, 60 * KINDS, KINDS)
+    assert equal is not any(differential.differences(seed, library) for seed in seeds)
 
 
 @pytest.mark.parametrize("values", [np.arange(9), np.arange(9)[3:], np.zeros((3, 4), np.uint8)[:, 1:].T])

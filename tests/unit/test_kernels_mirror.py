@@ -9,7 +9,7 @@ from kvproof.kernels import builds, differential
 from kvproof.kernels.calls import Kernels
 from kvproof.kernels.faults import all_faults
 from kvproof.kernels.library import CpuLibrary, Launch
-from kvproof.kernels.mirror import ALIGNED, MirrorLibrary, StrayWriteError
+from kvproof.kernels.mirror import ALIGNED, GUARD, MirrorLibrary, StrayWriteError
 from kvproof.kernels.source import read_source
 
 KINDS = len(differential.COMPARISONS)
@@ -101,6 +101,43 @@ def test_addresses_move_with_their_alignment_and_distance():
     assert told["value"] - told["key"] == 248 and told["digests"] - told["key"] == 8
     assert told["key"] != values["key"] and told["key"] % ALIGNED == values["key"] % ALIGNED
     assert told["tokens"] == 0
+
+
+class Aligned:
+    """Buffers as a GPU gives them, and how large they were wanted."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def allocate(self, size):
+        self.sizes.append(size)
+        whole = np.empty(size + ALIGNED, np.uint8)
+        start = -whole.__array_interface__["data"][0] % ALIGNED
+        return whole[start : start + size]
+
+    address, send, fetch = Elsewhere.address, Elsewhere.send, Elsewhere.fetch
+
+
+@pytest.mark.parametrize(("guard", "buffers"), [(GUARD, 1), (0, 2)])
+def test_without_a_guard_an_array_ends_with_its_buffer(guard, buffers):
+    inner, remote = Recorder(CpuLibrary(builds.build_cpu())), Aligned()
+    library = MirrorLibrary(inner, remote, guard)
+    memory = np.zeros(300, np.uint64)
+    low = memory.__array_interface__["data"][0] % ALIGNED
+    arrays = memory[:100], memory[102:203]
+    for array_of in arrays:
+        library.watch(array_of, True)
+    library.launch("synthesize", array("q", [0] * len(inner.signatures["synthesize"].fields)), Launch())
+    assert len(remote.sizes) == buffers
+    if not guard:
+        assert remote.sizes == [low + 800, (low + 816) % ALIGNED + 808]
+
+
+@pytest.mark.parametrize("kind", range(KINDS), ids=list(differential.COMPARISONS))
+def test_random_cases_equal_numpy_without_a_guard_too(kind):
+    library = MirrorLibrary(CpuLibrary(builds.build_cpu()), Aligned(), 0)
+    seeds = range(kind, 10 * KINDS, KINDS)
+    assert [line for seed in seeds for line in differential.differences(seed, library)] == []
 
 
 def test_what_was_registered_ends_with_its_launch():

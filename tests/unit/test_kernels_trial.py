@@ -17,7 +17,7 @@ from kvproof.kernels import builds, cuda_place, trial
 from kvproof.kernels.builds import BuildError
 from kvproof.kernels.calls import Kernels
 from kvproof.kernels.library import CpuLibrary, Launch
-from kvproof.kernels.mirror import MirrorLibrary
+from kvproof.kernels.mirror import GUARD, MirrorLibrary
 from kvproof.kernels.places import CpuPlace, HostCopies, NotHereError
 from kvproof.kernels.trial import Row, rows_of
 from kvproof.kernels.works import Size
@@ -272,6 +272,13 @@ def test_every_check_can_fail():
     assert failed(rows_of("torch", lambda: trial.sharing(broken))) == ["torch"]
 
 
+def test_fuzzing_on_a_device_that_does_nothing_is_seen(ci_gpu, monkeypatch):
+    monkeypatch.setattr(ci_gpu, "OPERATIONS", 300)
+    monkeypatch.setattr(ci_gpu, "STEPS", 10)
+    rows = [[row.state for row in ci_gpu.fuzz(place)] for place in (CpuPlace(), Idle(), Broken())]
+    assert rows == [["passed", "passed"], ["passed", "failed"], ["failed", "passed"]]
+
+
 def test_a_check_that_breaks_is_a_failed_row(capsys):
     def breaks():
         yield Row("first", "passed", "")
@@ -313,13 +320,22 @@ def test_what_the_memory_checker_says(tmp_path, monkeypatch, text, code, row):
     assert found[1:] == row
 
 
+def test_the_memory_checker_reports_the_memory_alone(tmp_path, monkeypatch):
+    (made := tmp_path / "compute-sanitizer").write_text('#!/bin/sh\necho "$*"\n')
+    made.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    [found] = trial.memory_checker(["program", "argument"])
+    assert found.figure.endswith("tool memcheck --report-api-errors no --error-exitcode 9 program argument")
+
+
 def test_arrays_may_have_an_allocation_of_their_own(cuda, monkeypatch):
     told: list[None] = []
     cupy = stand_in()
     cupy.cuda.set_allocator = told.append
     monkeypatch.setattr(cuda_place, "find_cupy", lambda: cupy)
-    cuda(pooled=False)
+    place = cuda(pooled=False)
     assert told == [None]
+    assert (place.mirrored()._guard, cuda().mirrored()._guard) == (0, GUARD)
 
 
 def test_a_huge_memory_is_only_asked_for_where_it_is_free(cuda):
