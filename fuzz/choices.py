@@ -6,6 +6,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _MASK = (1 << 64) - 1
+_ASIDE = 0xD1B54A32D192ED03
+"""Bits by which a stream aside differs."""
 
 
 class Choices:
@@ -15,6 +17,10 @@ class Choices:
 
     def __init__(self, seed: int) -> None:
         self._state = seed & _MASK
+
+    def aside(self) -> "Choices":
+        """A stream of its own, derived from where this one stands: what this one gives stays the same."""
+        return Choices(self._state ^ _ASIDE)
 
     def word(self) -> int:
         """64 fresh bits."""

@@ -45,10 +45,11 @@ Rule = Callable[[World, Choices], Iterator[op.AnyOperation]]
 
 
 def draw_config(c: Choices, capabilities: Capabilities) -> CacheConfig:
-    """A small pool: 3 to 12 blocks, so that everything that can collide does."""
+    """A small pool: mostly 3 to 12 blocks, so that everything that can collide does."""
+    rare = c.aside()
     blocks = c.between(3, 12)
     size = c.pick(capabilities.block_sizes or (1, 2, 2, 3, 4, 4, 4))
-    return CacheConfig(
+    config = CacheConfig(
         blocks=blocks,
         block_size=size,
         prefix_caching=c.chance(90),
@@ -57,6 +58,20 @@ def draw_config(c: Choices, capabilities: Capabilities) -> CacheConfig:
         max_len=size * c.between(3, blocks + 2) + c.below(size),
         hash=c.pick(("sha256", "sha256", "blake2b")),
     )
+    return _seldom(rare, config, capabilities)
+
+
+def _seldom(c: Choices, config: CacheConfig, capabilities: Capabilities) -> CacheConfig:
+    """At times a configuration that few engines have: without events, or of a block or two.
+
+    Nothing declares the smallest pool of an allocator, so one so small is for those who claim the
+    policy: they claim it for every size.
+    """
+    if c.chance(4) and capabilities.has("events"):
+        config = replace(config, events=False)
+    if c.chance(3) and capabilities.policy:
+        config = replace(config, blocks=c.between(1, 2))
+    return config
 
 
 def _base(family: int, length: int, size: int) -> list[int]:

@@ -110,11 +110,9 @@ def _grow(
 
 
 def _lose(state: State, life: Life, before: list[int], row: list[int], effects: Effects) -> None:
-    """A row that should only have grown: what is in it no more is let go of, what took its place is held."""
+    """Of a row that should only have grown, what is in it no more is let go of."""
     for block in set(before) - set(row):
         _let_go(state, life, block, effects)
-    for block in row[: len(before)]:
-        state.holders.setdefault(block, set()).add(life.number)
 
 
 def _grant(state: State, life: Life, n: int, lookahead: int) -> None:

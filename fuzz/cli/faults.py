@@ -84,6 +84,11 @@ def run(fault: Fault, engine: str, operations: int, seed: int = 0) -> Row:
 @click.option("--seeds", type=click.IntRange(min=1), help="Measure the power to find each, by so many hunts.")
 @click.option("--mutants", is_flag=True, help="Judge mutants of the implementation and the oracle instead.")
 @click.option(
+    "--since",
+    type=click.Path(path_type=Path),
+    help="With --mutants: of the folder's record, only judge functions whose text has changed.",
+)
+@click.option(
     "--matrix", is_flag=True, help="Ask every engine: the two, exploration, the theorems, the workload."
 )
 @click.option(
@@ -101,6 +106,7 @@ def command(
     seed: int,
     seeds: int | None,
     mutants: bool,
+    since: Path | None,
     matrix: bool,
     record: Path | None,
     listing: bool,
@@ -120,6 +126,7 @@ def command(
       kvproof faults --seeds 20 --record fuzz/faults
       kvproof faults --matrix --record ci/recorded
       kvproof faults --mutants --record ci/recorded
+      kvproof faults --mutants --since ci/recorded --record ci/recorded
     """
     to = console(as_json)
     modes = {"--seeds": seeds is not None, "--matrix": matrix, "--mutants": mutants, "--list": listing}
@@ -128,6 +135,8 @@ def command(
         raise BadInput(f"{' and '.join(asked)} are different things to do; give one of them.")
     if mutants and (only or patch):
         raise BadInput("--mutants makes its own; leave out --only and --patch.")
+    if since is not None and not mutants:
+        raise BadInput("--since names a record of mutants; give it with --mutants.")
     if matrix and patch:
         raise BadInput("--matrix is of the faults that ship, whose power is on record; leave out --patch.")
     if (matrix or mutants) and (engine or ops or seed):
@@ -139,7 +148,7 @@ def command(
             raise BadInput("a record has every fault; leave out --only and --patch, or --record.")
         check_folder(record)
     if mutants:
-        return _mutants(to, record, as_json)
+        return _mutants(to, since, record, as_json)
     chosen = select(load(patch) if patch is not None else seeded(), only)
     if listing:
         _list(to, chosen, as_json)
@@ -189,6 +198,7 @@ def _power(
 
 def _matrix(to: Console, chosen: Sequence[Fault], record: Path | None, as_json: bool) -> int:
     """Ask every engine for every fault, show and record."""
+    from kvproof.fuzz.cli.profiles import profile
     from kvproof.fuzz.engines.matrix import measure
     from kvproof.fuzz.reports import matrix as report
 
@@ -197,7 +207,7 @@ def _matrix(to: Console, chosen: Sequence[Fault], record: Path | None, as_json: 
         def progress(text: str) -> None:
             line.count = text
 
-        lines = measure(chosen, progress)
+        lines = measure(chosen, profile("ci").presets, progress)
     if as_json:
         print_json(lines)
     else:
@@ -210,8 +220,8 @@ def _matrix(to: Console, chosen: Sequence[Fault], record: Path | None, as_json: 
     return HOLDS if all(each.killed for each in lines) else VIOLATED
 
 
-def _mutants(to: Console, record: Path | None, as_json: bool) -> int:
-    """Judge, show and record all mutants: those that survive must be explained."""
+def _mutants(to: Console, since: Path | None, record: Path | None, as_json: bool) -> int:
+    """Judge, show and record mutants: those that survive must be explained."""
     try:
         from kvproof.fuzz.engines.mutate import BaselineError, run_mutants
     except ModuleNotFoundError as error:
@@ -219,32 +229,39 @@ def _mutants(to: Console, record: Path | None, as_json: bool) -> int:
     from kvproof.fuzz.faults.survivors import survivors
     from kvproof.fuzz.reports import mutants as report
 
+    try:
+        before = report.recorded(since) if since is not None else report.Judged((), ())
+    except report.RecordError as error:
+        raise BadInput(str(error)) from None
+    kept = report.unchanged(before)
     with live(to, lambda count, spent: Text(f"{count or 'mutants are made'}, {seconds(spent)}")) as line:
 
         def progress(text: str) -> None:
             line.count = text
 
         try:
-            rows = run_mutants(progress)
+            rows = run_mutants(progress, targets=lambda target: target not in kept)
         except BaselineError as error:
             raise HarnessFault(str(error)) from None
+    found = report.joined(before, kept, report.judged(rows))
     known = survivors()
-    left = report.left(rows, known)
+    left = report.left(found, known)
     unexplained = [each for each in left if not each.kind]
     if as_json:
-        print_json(report.document(rows, known))
+        print_json(report.document(found, known))
     else:
         with trimmed(to):
-            to.print(report.table(rows, known))
+            to.print(report.table(found, known))
         for each in unexplained:
             place = f"{each.target.removeprefix('kvproof.')}, line {each.line}"
             to.print(Text(f"{place}: {each.before}  →  {each.after}"))
         to.print()
         word = verdict("violated" if unexplained else "holds")
+        count = sum(each.mutants for each in found.functions)
         survived = f"{plural(len(left), 'survivor')}, {len(unexplained):,} of them unexplained"
-        to.print(word + Text(f": {len(rows) - len(left):,} of {len(rows):,} mutants killed; {survived}", ""))
+        to.print(word + Text(f": {count - len(left):,} of {count:,} mutants killed; {survived}", ""))
     if record is not None:
-        report.keep(rows, known, record)
+        report.keep(found, known, record)
     return VIOLATED if unexplained else HOLDS
 
 

@@ -1,29 +1,24 @@
 """Mutation testing of the implementation by the oracle, and of the oracle by the seeded faults.
 
-Each mutant is judged in a process of its own, since it may never come back. A mutant of the
-implementation must fall in a short soak with the policy compared. One of the oracle must
-miss a seeded fault's minimal case, or raise a false alarm on the correct reference.
+Each mutant is judged in a process of its own, since it may never come back. `judges` says how.
 """
 
+import gc
 import multiprocessing
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Final
 
 import msgspec
 
-from kvproof.fuzz import cases
-from kvproof.fuzz.cases import Case
-from kvproof.fuzz.engines.soak import soak
+from kvproof.fuzz.engines import judges
+from kvproof.fuzz.engines.judges import Found
 from kvproof.fuzz.faults.mutants import IMPL, ORACLE, Mutant, mutants, mutated
 
 GROUPS: Final = {"impl": IMPL, "oracle": ORACLE}
-OPERATIONS: Final = {"impl": 3_000, "oracle": 1_500}
-"""Of the soak that judges a mutant."""
 SECONDS: Final = 60.0
 """After which a mutant has hung."""
 MEMORY: Final = 4 << 30
@@ -58,8 +53,9 @@ def run_mutants(
     groups: Sequence[str] = tuple(GROUPS),
     jobs: int = 2,
     choose: Callable[[Mutant], bool] = lambda _: True,
+    targets: Callable[[str], bool] = lambda _: True,
 ) -> list[Row]:
-    """Judge all mutants of these groups that are chosen; the rows in the order of the mutants.
+    """Judge all mutants of these groups, or of chosen `targets`; the rows in the order of the mutants.
 
     Raises `BaselineError`.
     """
@@ -70,10 +66,13 @@ def run_mutants(
         (group, mutant)
         for group in groups
         for module in GROUPS[group]
-        for mutant in mutants(module)
+        for mutant in mutants(module, targets)
         if choose(mutant)
     ]
     rows: dict[int, Row] = {}
+    # What is here already is shared with every process: none of them should walk through it.
+    gc.collect()
+    gc.freeze()
     for number, row in _side_by_side(todo, jobs):
         rows[number] = row
         killed = sum(each.killed for each in rows.values())
@@ -144,29 +143,6 @@ def _child(pipe: Connection, group: str, mutant: Mutant) -> None:
     pipe.send(found)
 
 
-def _found(group: str) -> tuple[str, int]:
+def _found(group: str) -> Found:
     """What falls, and after how many operations, nothing if all is as it should be."""
-    return _soaked(OPERATIONS[group]) if group == "impl" else _judged()
-
-
-def _soaked(operations: int) -> tuple[str, int]:
-    """The clause that falls on what should hold, and after how many operations."""
-    result = soak(operations, 1)
-    return (result.case.expected.clause if result.case is not None else ""), result.operations
-
-
-def _judged() -> tuple[str, int]:
-    """How a mutated oracle gives itself away."""
-    for case in seeds():
-        outcome = cases.replay(case)
-        if not outcome.recurs(case):
-            violation = outcome.verdict.violation
-            found = violation.code if violation is not None else outcome.verdict.result
-            return f"{case.expected.clause}: {found}", 0
-    return _soaked(OPERATIONS["oracle"])
-
-
-def seeds() -> list[Case]:
-    """The minimal cases of the seeded faults."""
-    files = sorted(resources.files("kvproof.fuzz.seeds").iterdir(), key=lambda file: file.name)
-    return [cases.parse(file.read_bytes(), file.name) for file in files if file.name.endswith(".json")]
+    return judges.judged_impl() if group == "impl" else judges.judged_oracle()

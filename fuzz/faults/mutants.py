@@ -11,7 +11,7 @@ import importlib
 import inspect
 import linecache
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, Final
@@ -108,9 +108,10 @@ def _is_written(function: FunctionType) -> bool:
         return False
 
 
-def mutants(module: str) -> list[Mutant]:
-    """All mutants of a module's functions, in order."""
-    return [each for target, function in functions(module).items() for each in _of(module, target, function)]
+def mutants(module: str, targets: Callable[[str], bool] = lambda _: True) -> list[Mutant]:
+    """All mutants of a module's functions, or of chosen ones, in order."""
+    chosen = [(target, function) for target, function in functions(module).items() if targets(target)]
+    return [each for target, function in chosen for each in _of(module, target, function)]
 
 
 def _of(module: str, target: str, function: FunctionType) -> Iterator[Mutant]:

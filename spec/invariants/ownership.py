@@ -85,7 +85,10 @@ def lost(moment: Moment) -> Evidence | None:
         return None
     expected = [block for block in range(1, blocks + 1) if block not in holders]
     counts = {block: free.count(block) for block in (*expected, *free)}
-    wrong = next(block for block in counts if counts[block] != (1 if block in expected else 0))
+    wrong = next((block for block in counts if counts[block] != (1 if block in expected else 0)), None)
+    if wrong is None:
+        # The queue is right: what is held lies outside the pool.
+        return None
     wanted = "once" if wrong in expected else "not"
     return Evidence(f"block {wrong} {wanted} in the free queue", f"{counts[wrong]} times in it", wrong)
 

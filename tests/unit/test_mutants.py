@@ -4,7 +4,8 @@ from functools import cache
 
 import pytest
 
-from kvproof.fuzz.engines.mutate import BaselineError, run_mutants
+from kvproof.fuzz.engines import judges
+from kvproof.fuzz.engines.mutate import GROUPS, BaselineError, run_mutants
 from kvproof.fuzz.faults import by_id, planted
 from kvproof.fuzz.faults.mutants import IMPL, ORACLE, Mutant, functions, mutants, mutated
 from kvproof.impl import arithmetic
@@ -12,6 +13,15 @@ from kvproof.spec import transitions
 from kvproof.spec.properties import leaks
 
 MADE = cache(mutants)
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soaks long enough for what is planted here."""
+    for limits, operations in ((judges.OPERATIONS, 600), (judges.FURTHER, 100)):
+        for group in limits:
+            monkeypatch.setitem(limits, group, operations)
+    monkeypatch.setattr(judges, "TAMPERED", 2)
 
 
 def find(module: str, target: str, after: str) -> Mutant:
@@ -83,7 +93,7 @@ def test_mutants_are_judged(
 ) -> None:
     wanted = find(module, target, after)
     monkeypatch.setattr(
-        "kvproof.fuzz.engines.mutate.mutants", lambda name: [wanted] if name == module else []
+        "kvproof.fuzz.engines.mutate.mutants", lambda name, _: [wanted] if name == module else []
     )
     (row,) = run_mutants(groups=[group], jobs=1)
     assert row.killed is killed, row
@@ -98,12 +108,25 @@ def test_what_never_ends_is_killed_by_the_clock(monkeypatch: pytest.MonkeyPatch)
         "def dispatch(self, step):\n    while True:\n        pass\n",
     )  # fmt: skip
     monkeypatch.setattr(
-        "kvproof.fuzz.engines.mutate.mutants", lambda name: [endless] if name == module else []
+        "kvproof.fuzz.engines.mutate.mutants", lambda name, _: [endless] if name == module else []
     )
     (row,) = run_mutants(groups=["impl"], jobs=1)
     assert row.killed and row.by == "hung"
 
 
-def test_what_falls_without_a_mutant_says_nothing_of_one() -> None:
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_falls_without_a_mutant_says_nothing_of_one(monkeypatch: pytest.MonkeyPatch, group: str) -> None:
+    # Without a mutant to judge, only the judgement of none is left to complain of.
+    monkeypatch.setattr("kvproof.fuzz.engines.mutate.mutants", lambda module, _: [])
+    fell = {group: ""}
+    monkeypatch.setattr("kvproof.fuzz.engines.mutate._found", lambda asked: (fell[asked], 3))
+    assert run_mutants(groups=[group]) == []
+    fell[group] = "KV-I1-lost"
+    with pytest.raises(BaselineError, match=f"judgement of {group} ends with KV-I1-lost"):
+        run_mutants(groups=[group])
+
+
+def test_the_judgement_without_a_mutant_is_a_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvproof.fuzz.engines.mutate.mutants", lambda module, _: [])
     with planted([by_id("lookahead-published")]), pytest.raises(BaselineError, match="without any mutant"):
-        run_mutants(groups=["impl"], jobs=1)
+        run_mutants(groups=["impl"])
