@@ -13,12 +13,8 @@ from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
 @dataclass(slots=True)
 class Grant:
-    """Positions `start … stop−1` that a life may compute, and slots up to `slots`; `order` is its turn.
+    """Positions `start … stop−1` that a life may compute, slots up to `slots`, and the promised writes."""
 
-    `writes` are those that it promises.
-    """
-
-    order: int
     start: int
     stop: int
     slots: int
@@ -164,7 +160,6 @@ class State:
     counters: Counters = field(default_factory=Counters)
     next_life: int = 1
     next_step: int = 1
-    next_order: int = 1
 
     # --- reading ------------------------------------------------------------------------
 

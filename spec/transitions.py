@@ -119,8 +119,7 @@ def _grant(state: State, life: Life, n: int, lookahead: int) -> None:
     start, stop = life.scheduled, min(life.scheduled + n, life.cap)
     life.scheduled = stop
     writes = _writes(state, life, start, stop, stop)
-    life.grant = Grant(state.next_order, start, stop, min(stop + lookahead, life.limit), writes)
-    state.next_order += 1
+    life.grant = Grant(start, stop, min(stop + lookahead, life.limit), writes)
     state.grants.append(life)
     for write in writes:
         _add(state, write)

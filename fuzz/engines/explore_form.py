@@ -72,10 +72,8 @@ LEFT_OUT: Final = {
         "spec.state.Counters.requests",
     ),
     "It is a number of which only the order counts, and the form has that.": (
-        "spec.state.Grant.order",
         "spec.state.Life.number",
         "spec.state.State.next_life",
-        "spec.state.State.next_order",
         "spec.state.State.next_step",
     ),
     "It follows from what is in the form: inputs, claims, rows, places.": (
