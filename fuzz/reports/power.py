@@ -77,18 +77,17 @@ def table(rows: Sequence[Power]) -> Table:
 
 def reading(rows: Sequence[Power]) -> str:
     """How to read the table."""
-    seeds = max((len(row.trials) for row in rows), default=0)
-    budgets = ", ".join(f"{budget:,} with {engine}" for engine, budget in sorted(_budgets(rows).items()))
+    hunts = {row.engine: (len(row.trials), row.budget) for row in rows}
+    each = "; ".join(
+        f"{seeds} seeds and {budget:,} operations with {engine}"
+        for engine, (seeds, budget) in sorted(hunts.items())
+    )
     return (
-        f"Hunts from {seeds} seeds at most, each until the fault's own clause fell or its budget "
-        f"of operations ({budgets}) was spent. The probability is the lower end of Wilson's 95 % interval; "
+        "A hunt from each seed, until the fault's own clause fell or the budget was spent "
+        f"({each}). The probability is the lower end of Wilson's 95 % interval; "
         "operations and seconds are medians with their 95 % intervals by order statistics, on one core "
         "of a shared machine."
     )
-
-
-def _budgets(rows: Sequence[Power]) -> dict[str, int]:
-    return {row.engine: row.budget for row in rows}
 
 
 def markdown(rows: Sequence[Power]) -> str:
