@@ -34,12 +34,14 @@ def make(name: str, say: Callable[[str], None] = _say) -> Backend:
     """A backend by name; without a compiler it is numpy, and one line says so.
 
     Compiles the kernels where nobody has yet, which takes seconds. Raises `DeviceError` for `cuda`
-    where there is none.
+    where there is none, and where what was compiled can't be loaded: a damaged file, another system's.
     """
     try:
         return choose(name, say)
     except BuildError as error:
         raise DeviceError(f"there is no device {name} here: {str(error).splitlines()[0]}") from None
+    except OSError as error:
+        raise DeviceError(f"there is no device {name} here: {error}.") from None
 
 
 @cache

@@ -274,7 +274,8 @@ def run_device(profile: Profile, seed: int, progress: Progress) -> Phase:
 
     progress("building kernels")
     try:
-        canary, backend = _watched_canary(seed), CheckedBackend(seed)
+        # Its threads are interleaved as those of the command that repeats the run.
+        canary, backend = _watched_canary(seed), CheckedBackend()
     except BuildError as error:
         return Phase("none", (Checked("device", "all", "skipped", 0.0, "", str(error).splitlines()[0]),))
     start, before = time.perf_counter(), backend.checked.accesses

@@ -48,11 +48,21 @@ def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 # --- when it is looked at -------------------------------------------------------------------
 
 
-def test_what_was_spoiled_between_two_steps_is_seen_when_the_next_one_is_dispatched(session):
+@pytest.mark.parametrize(("block", "offset"), [(2, 1), (3, 0)], ids=["full", "written into by the step"])
+def test_what_was_spoiled_between_two_steps_is_seen_when_the_next_one_is_dispatched(session, block, offset):
     session.run([*A, RETIRED, op.Extend("a", 1)])
-    spoil(session, block=2, offset=1)
+    spoil(session, block, offset)
     session.apply(op.Dispatch(2, (op.Entry("a", 1),)))
-    assert fallen(session) == (op.Dispatch, 2)
+    assert fallen(session) == (op.Dispatch, block)
+
+
+def test_the_row_of_each_request_is_looked_at_when_a_step_is_dispatched(session):
+    second = [op.Submit("b", (7, 8)), op.Admit("b", 2), op.Dispatch(2, (op.Entry("b", 2),))]
+    session.run([*A, RETIRED, *second, op.Retire(2, (op.Output("b", (3,)),))])
+    session.run([op.Extend("a", 1), op.Extend("b", 1)])
+    spoil(session, block=4)
+    session.apply(op.Dispatch(3, (op.Entry("a", 1), op.Entry("b", 1))))
+    assert fallen(session) == (op.Dispatch, 4)
 
 
 def test_what_was_spoiled_while_a_step_was_in_flight_is_seen_when_it_retires(session):
@@ -125,6 +135,70 @@ def test_what_was_spoiled_before_publication_is_seen_when_the_key_appears(block,
     assert (session.violation is not None) == falls
     if falls:
         assert fallen(session) == (type(last), 2)
+
+
+def test_the_last_block_is_compared_when_its_key_appears():
+    two = CacheConfig(blocks=2, block_size=2, max_len=4)
+    session = Session(Late(), two, ignore=SHADOW, compare_policy=False)
+    steps = (op.Dispatch(1, (op.Entry("a", 4),)), op.Retire(1, (op.Output("a", ()),)))
+    session.run([op.Submit("a", PROMPT[:4]), op.Admit("a", 4), *steps])
+    spoil(session, block=2)
+    session.apply(op.Finish("a"))
+    assert fallen(session) == (op.Finish, 2)
+
+
+class Crossed(Late):
+    """Shows each of two keys above the other's block once a request has finished."""
+
+    def observe(self, blocks: object, keys: object = ()) -> op.Observation:
+        seen = ReferenceAdapter.observe(self, None)
+        if not self.published:
+            return seen
+        crossed = [
+            replace(entry, blocks=other.blocks)
+            for entry, other in zip(seen.index, reversed(seen.index), strict=True)
+        ]
+        return replace(seen, index=tuple(crossed))
+
+
+def test_a_key_that_appears_above_another_block_demands_there_what_it_stood_for_before():
+    session = Session(Crossed(), CONFIG, ignore=SHADOW, compare_policy=False)
+    assert session.run([*A, RETIRED]).result == "holds"
+    session.apply(op.Finish("a"))
+    assert fallen(session)[0] is op.Finish
+
+
+class Early(Late):
+    """Shows a key above the block that a finished request left open, whose tokens nobody knows."""
+
+    def observe(self, blocks: object, keys: object = ()) -> op.Observation:
+        seen = ReferenceAdapter.observe(self, None)
+        early = (op.IndexEntry(b"early", 0, (3,)),) if self.published else ()
+        return replace(seen, index=(*seen.index, *early))
+
+
+def test_a_key_above_tokens_that_nobody_knows_demands_nothing():
+    session = Session(Early(), CONFIG, ignore=SHADOW, compare_policy=False)
+    retired = op.Retire(1, (op.Output("a", ()),))
+    held = session.run([op.Submit("a", PROMPT, options=op.Options(max_len=5)), *A[1:], retired])
+    assert held.result == "holds"
+    session.run([op.Finish("a"), op.Observe()])
+    assert session.violation is None and len(session.operations) == 6
+
+
+class Crashing(ReferenceAdapter):
+    """Raises an error before a step's words are written."""
+
+    def retire(self, operation: op.Retire) -> op.Retired:
+        raise ZeroDivisionError
+
+
+def test_after_a_crash_nothing_is_demanded():
+    records: list[op.Record] = []
+    session = Session(Crashing(), CONFIG, watch=records.append)
+    session.run([*A, RETIRED])
+    assert session.violation is not None and session.violation.code == "KV-P-crash"
+    assert records[-1].memory == ()
 
 
 def test_the_record_names_the_place_and_the_claim_that_is_demanded():
@@ -251,6 +325,18 @@ def test_sums_that_never_change_deceive_all_looks_but_the_last(summed):
     device.cache[0, 1, 0, 0, 0, 0] ^= 1
     assert made.wrong(device, wanted) == ()
     assert [each.block for each in made.wrong(device, wanted, every_word=True)] == [1]
+
+
+def test_who_observes_trusts_no_sum(monkeypatch):
+    monkeypatch.setattr(contents, "FEW", 0)
+    monkeypatch.setattr(Device, "fingerprints", lambda self, blocks, tokens: [[7] for _ in blocks])
+    session = Session(make_adapter("reference"), CONFIG)
+    session.run([*A, RETIRED, op.Extend("a", 1), op.Dispatch(2, (op.Entry("a", 1),))])
+    spoil(session, block=1)
+    session.apply(op.Retire(2, (op.Output("a", (8,)),)))
+    assert session.violation is None
+    session.apply(op.Observe())
+    assert fallen(session) == (op.Observe, 1)
 
 
 def test_nothing_is_asked_of_a_device_for_no_demand(summed):

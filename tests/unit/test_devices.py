@@ -78,6 +78,15 @@ def test_a_gpu_that_is_not_there_is_said_in_one_sentence(no_gpu):
     assert str(caught.value) == "there is no device cuda here: no GPU that CuPy can use."
 
 
+@compiled
+def test_a_damaged_build_in_the_cache_is_said_in_one_sentence_with_its_file(monkeypatch, tmp_path):
+    damaged = tmp_path / "kv_kernels.so"
+    damaged.write_bytes(b"no library")
+    monkeypatch.setattr("kvproof.kernels.backends.cpu_backend.build_cpu", lambda: damaged)
+    with pytest.raises(devices.DeviceError, match=r"^there is no device cpu here: .*kv_kernels\.so: .*\.$"):
+        devices.make("cpu")
+
+
 # --- commands -----------------------------------------------------------------------------------
 
 

@@ -99,6 +99,23 @@ def test_a_row_that_nobody_can_execute_ends_the_comparison(row: tuple[int, ...])
     assert session.device is None
 
 
+class Short(Blind):
+    """Forgets the last block of every admission."""
+
+    def admit(self, request: str, n: int, lookahead: int) -> op.Granted | op.Refused:
+        answer = super().admit(request, n, lookahead)
+        assert isinstance(answer, op.Granted)
+        return replace(answer, rows=(answer.rows[0][:-1],))
+
+
+def test_a_row_without_room_for_the_drafts_ends_the_comparison() -> None:
+    session = Session(Short(), CONFIG, ignore=SHADOW)
+    session.run([op.Submit("a", (1, 2, 3, 4)), op.Admit("a", 4, 2)])
+    session.run([op.Dispatch(1, (op.Entry("a", 4, (5, 6)),)), op.Retire(1, (op.Output("a", (5,)),))])
+    assert session.violation is None
+    assert session.device is None
+
+
 def test_a_declared_swap_replaces_the_row_that_the_worker_has() -> None:
     """The third block of the row changes between two steps; the second step writes into the new one."""
     capabilities = Capabilities(1, swap=True)

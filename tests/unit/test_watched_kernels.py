@@ -109,6 +109,11 @@ def test_the_phase_watches_and_finds_what_is_planted():
     assert "KV-I2-bytes" in found.exercised
 
 
+def test_the_phase_is_undecided_where_nothing_was_watched():
+    found = phases.run_device(replace(profile("ci"), device=0), 0, lambda text: None)
+    assert [test.verdict for test in found.tests] == ["holds", "undecided"]
+
+
 def test_the_phase_is_blind_if_it_misses_what_is_planted(monkeypatch):
     monkeypatch.setattr(phases, "WATCHED_OPERATIONS", 1)
     found = phases.run_device(replace(profile("ci"), device=1), 0, lambda text: None)
@@ -120,13 +125,28 @@ def test_the_phase_is_blind_if_it_misses_what_is_planted(monkeypatch):
 
 def test_the_phase_reports_a_kernel_that_goes_wrong(monkeypatch, wild):
     monkeypatch.setattr(
-        "kvproof.kernels.backends.checked_backend.CheckedBackend", lambda seed, source=None: wild
+        "kvproof.kernels.backends.checked_backend.CheckedBackend", lambda seed=0, source=None: wild
     )
     found = phases.run_device(replace(profile("ci"), device=2_000), 0, lambda text: None)
     assert found.verdict == "violated" and found.failing == ()
     (message,) = [test.message for test in found.tests if test.name == "soak"]
     assert message.startswith("a kernel of the device goes wrong: ") and "reshape_and_cache_" in message
     assert message.endswith("; again: kvproof fuzz --device cpu-checked --ops 2000 --seed 0")
+
+
+def test_the_phase_watches_the_interleavings_of_the_command_that_it_names(monkeypatch):
+    sound: list[int] = []
+
+    class Noting(CheckedBackend):
+        def __init__(self, seed: int = 0, source: str | None = None) -> None:
+            super().__init__(seed, source)
+            sound.extend([seed] if source is None else [])
+
+    monkeypatch.setattr("kvproof.kernels.backends.checked_backend.CheckedBackend", Noting)
+    monkeypatch.setattr("kvproof.kernels.backends.choose.CheckedBackend", Noting)
+    phases.run_device(replace(profile("ci"), device=20), 7, lambda text: None)
+    devices.make("cpu-checked")
+    assert sound[0] == sound[1] and len(sound) == 2
 
 
 def test_without_a_compiler_the_phase_is_skipped(monkeypatch):
