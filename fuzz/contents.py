@@ -17,6 +17,10 @@ FEW: Final = 64
 """So many tokens are compared about as fast as their blocks' sums are asked for and looked up."""
 
 
+KEPT: Final = 1 << 14
+"""So many demands are remembered at most: a long history makes ever new ones."""
+
+
 class Contents:
     """Compares what one device holds with demands in the claims of one history."""
 
@@ -53,5 +57,7 @@ class Contents:
         runs = self._claims.back(demand.claim, demand.tokens)
         claims = [claim + i for claim, count in runs for i in range(count)]
         digests = [self._digests.of(claim, self._claims) for claim in claims]
+        if len(self._known) >= KEPT:
+            self._known.clear()
         found = self._known[demand] = [(demand.block, i, digest) for i, digest in enumerate(digests)]
         return found

@@ -119,4 +119,5 @@ def _run(command: list[str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise BuildError("the compiler took more than 300 s.") from error
     if done.returncode:
-        raise BuildError(f"the compiler ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        said = done.stderr.strip() or "it says nothing"
+        raise BuildError(f"the compiler ended with {done.returncode}: {said.splitlines()[0]}\n{said[-2000:]}")

@@ -154,7 +154,7 @@ class _Run:
             self.done += result.operations
             self.exercised.update(result.exercised)
             if result.case is not None:
-                self._keep(result.case)
+                self._keep(result.case, result.error)
 
     def unchecked(self) -> tuple[str, ...]:
         """The clauses that were not judged at all."""
@@ -193,10 +193,11 @@ class _Run:
         adapter.capabilities = msgspec.structs.replace(adapter.capabilities, features=kept)
         return adapter
 
-    def _keep(self, case: Case) -> None:
+    def _keep(self, case: Case, gone: str) -> None:
         """Shrink and note a finding; or how the allocator went away."""
         if case.expected.result == "errored":
-            self.error = case.title
+            first, _, _ = gone.partition("\n")
+            self.error = f"{case.title}: {first}"
             return
         seconds = time.perf_counter() - self._started
         clause = case.expected.clause

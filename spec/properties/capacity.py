@@ -14,9 +14,14 @@ def _wanted(moment: Moment) -> tuple[int, int, str] | None:
     hit = 0 if life else _hit(moment, operation.request)
     start = life.scheduled if life else hit * size
     slots = min(min(start + operation.n, known, request.limit) + operation.lookahead, request.limit)
-    held = len(life.rows[0]) if life else _held(moment, operation.request, hit) if moment.previous else 0
+    held = len(life.rows[0]) if life else _held(moment, operation.request, hit) if _sees(moment) else 0
     free = state.config.blocks - len(state.holders)
     return max(0, -(-slots // size) - held), free, operation.request
+
+
+def _sees(moment: Moment) -> bool:
+    """Whether the whole index was seen before the operation."""
+    return moment.previous is not None and moment.previous.free is not None
 
 
 def _hit_blocks(moment: Moment, name: str, count: int) -> list[int]:
@@ -38,7 +43,7 @@ def _hit(moment: Moment, name: str) -> int:
     if not request.inputs.options.read_cache:
         return 0
     most = (request.paths[0].length - 1) // moment.state.config.block_size
-    if moment.previous is None:
+    if not _sees(moment):
         # A hit that can't be foreseen may be the longest, and the grant ends as far behind it.
         return most
     return len(_hit_blocks(moment, name, most))
