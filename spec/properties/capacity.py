@@ -14,7 +14,7 @@ def _wanted(moment: Moment) -> tuple[int, int, str] | None:
     hit = 0 if life else _hit(moment, operation.request)
     start = life.scheduled if life else hit * size
     slots = min(min(start + operation.n, known, request.limit) + operation.lookahead, request.limit)
-    held = len(life.rows[0]) if life else _held(moment, operation.request, hit) if _sees(moment) else 0
+    held = len(life.rows[0]) if life else _held(moment, operation.request, hit)
     free = state.config.blocks - len(state.holders)
     return max(0, -(-slots // size) - held), free, operation.request
 
