@@ -30,7 +30,10 @@ class Adapter(ABC):
     capabilities: Capabilities = Capabilities()
     """What it shows, can do, and takes as its freedom."""
     device: Device | None = None
-    """Its device memory, where it has one that can be read (level 3)."""
+    """Its device memory, where it has one that can be read (level 3).
+
+    When a step has retired its words are there, and those of no later step.
+    """
 
     @abstractmethod
     def configure(self, config: CacheConfig, seed: int) -> None:
