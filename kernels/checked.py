@@ -23,6 +23,8 @@ from kvproof.kernels.source import read_source, signatures
 
 MOST_ACCESSES: Final = 500_000_000
 WRITABLE, UNWRITTEN = 1, 2
+NOWHERE: Final = "no array"
+"""The array of an access that hits none."""
 _FIELDS: Final = (
     "kind", "launch", "block", "thread", "address", "size", "write",
     "other_launch", "other_block", "other_thread", "region", "line",
@@ -58,7 +60,9 @@ class Finding(NamedTuple):
     """The other access's kernel, block and thread."""
 
     def __str__(self) -> str:
-        what = f"{'writes' if self.write else 'reads'} {self.size} bytes at {self.offset:#x} of {self.array}"
+        # Where no array is the address says nothing, and would differ from run to run.
+        place = "outside every array" if self.array == NOWHERE else f"at {self.offset:#x} of {self.array}"
+        what = f"{'writes' if self.write else 'reads'} {self.size} bytes {place}"
         if self.wrong is Wrong.DIVERGENCE:
             what = "waits at a barrier that others of its block don't reach"
         line = (
@@ -260,6 +264,6 @@ def _finding(row: dict[str, int], held: list[_Held], names: list[str]) -> Findin
         bool(row["write"]),
         row["size"],
         row["address"],
-        names[region] if region < len(names) else "shared memory" if race else "no array",
+        names[region] if region < len(names) else "shared memory" if race else NOWHERE,
         (held[row["other_launch"]].kernel, row["other_block"], row["other_thread"]) if race else None,
     )

@@ -87,8 +87,12 @@ def machine() -> Iterator[Finding]:
     for tool, what in TOOLS.items():
         yield Finding(tool, "ok" if shutil.which(tool) else "absent", what)
     said: list[str] = []
-    name = devices.make(devices.DEFAULT, said.append).name
-    yield Finding("device", "absent" if said else "ok", *(said or [f"level 3 on {name}"]))
+    try:
+        name = devices.make(devices.DEFAULT, said.append).name
+    except devices.DeviceError as error:
+        yield Finding("device", "broken", str(error))
+    else:
+        yield Finding("device", "absent" if said else "ok", *(said or [f"level 3 on {name}"]))
 
 
 def packages() -> Iterator[Finding]:

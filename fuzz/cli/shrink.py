@@ -9,6 +9,7 @@ from rich.text import Text
 from kvproof.fuzz import cases
 from kvproof.fuzz.cases import Case, CaseError
 from kvproof.fuzz.cli.console import console, print_json
+from kvproof.fuzz.cli.device import with_device
 from kvproof.fuzz.cli.errors import HOLDS, BadInput
 from kvproof.fuzz.cli.failures import shrunk
 from kvproof.fuzz.cli.files import check_file
@@ -36,6 +37,7 @@ class Size(msgspec.Struct, frozen=True):
 
 @click.command(short_help="Make a failing case small.")
 @click.argument("path", metavar="CASE", type=click.Path(path_type=Path))
+@with_device
 @click.option("--out", type=click.Path(path_type=Path), help="Where to write; NAME.min.json by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 def command(path: Path, out: Path | None, as_json: bool) -> int:

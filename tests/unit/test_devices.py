@@ -96,6 +96,7 @@ def test_a_damaged_build_in_the_cache_is_said_in_one_sentence_with_its_file(monk
         ("fuzz", "--ops", "5"),
         ("check",),
         ("replay", "case.json"),
+        ("shrink", "case.json"),
         ("conform", "--target", "reference"),
     ],
     ids=lambda args: args[0],

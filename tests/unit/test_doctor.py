@@ -37,6 +37,16 @@ def test_data_that_is_not_whole_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (found["cases"], found["traces"], found["faults"]) == ("ok", "broken", "broken")
 
 
+def test_a_build_of_the_kernels_that_cannot_be_loaded_is_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "kv_kernels.so"
+    damaged.write_bytes(b"no library")
+    monkeypatch.setattr("kvproof.kernels.backends.cpu_backend.build_cpu", lambda: damaged)
+    [device] = [each for each in doctor.machine() if each.name == "device"]
+    assert device.state == "broken" and str(damaged) in device.what
+
+
 def test_the_exit_code_says_whether_anything_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = doctor.Finding("a", "ok", ""), doctor.Finding("b", "broken", "it is in two")
     assert doctor.report([good]) == HOLDS

@@ -34,7 +34,7 @@ def wild() -> CheckedBackend:
     return planted(phases.WATCHED)
 
 
-def test_a_kernel_that_writes_outside_ends_the_run_with_its_name_thread_and_place(wild):
+def test_a_kernel_that_writes_outside_ends_the_run_with_its_name_and_thread(wild):
     with devices.using(wild):
         result = soak(2_000, 0)
     assert result.case is not None
@@ -42,8 +42,18 @@ def test_a_kernel_that_writes_outside_ends_the_run_with_its_name_thread_and_plac
     assert result.error.startswith("a kernel of the device goes wrong: ")
     (line,) = [line for line in result.error.splitlines() if "out_of_bounds: " in line]
     assert re.search(
-        r"out_of_bounds: reshape_and_cache_\d+, block \d+ thread \d+ writes \d+ bytes at 0x", line
+        r"out_of_bounds: reshape_and_cache_\d+, block \d+ thread \d+ writes \d+ bytes outside every array",
+        line,
     )
+
+
+def test_two_runs_with_one_seed_end_with_the_same_words_and_digest():
+    results = []
+    for _ in range(2):
+        with devices.using(planted(phases.WATCHED)):
+            results.append(soak(2_000, 0))
+    first, second = results
+    assert first.error and (first.error, first.digest) == (second.error, second.digest)
 
 
 def test_the_same_run_without_the_fault_holds():
