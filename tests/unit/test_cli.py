@@ -51,6 +51,15 @@ def document(*args: object, code: int = HOLDS) -> Any:
 # --- help and version ---------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("group", [(), ("targets",)], ids=["kvproof", "targets"])
+def test_a_group_without_a_command_shows_its_help_and_says_what_is_missing(group):
+    result = run(*group)
+    assert result.exit_code == USAGE
+    assert result.stdout.startswith("Usage: ") and "Commands:" in result.stdout
+    [line] = result.stderr.splitlines()
+    assert line.startswith("kvproof: a command is missing; 'kvproof ")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(command):
     result = run(command, "--help")
