@@ -141,6 +141,8 @@ class State:
     """Steps in flight, oldest first."""
     deferred: list[Life] = field(default_factory=list)
     """Ended lives whose blocks stay held until their fence, in order of ending."""
+    kept: list[tuple[int, Life, int]] = field(default_factory=list)
+    """`(fence, life, block)`: blocks that left a life's row and stay held until their fence."""
     holders: dict[int, set[int]] = field(default_factory=dict)
     """Block → numbers of the lives that hold it."""
     written: dict[int, Runs] = field(default_factory=dict)
@@ -212,10 +214,12 @@ class State:
         """Living lives that rest on writes which `life` was granted but which were not dispatched."""
         if life.grant is None:
             return []
-        promised = [write.block for write in life.grant.writes]
-        numbers = {n for block in promised for n in self.holders.get(block, ()) if n != life.number}
-        found = [self.lives[n] for n in sorted(numbers, reverse=True)]
-        return [other for other in found if not other.ended]
+        found: set[int] = set()
+        for write in life.grant.writes:
+            # Who is to write the block too rests on nobody.
+            writers = {each.life.number for each in self.writes[write.block]}
+            found |= self.holders.get(write.block, set()) - writers
+        return [self.lives[n] for n in sorted(found, reverse=True) if not self.lives[n].ended]
 
     def batch(self) -> list[str]:
         """The living requests that have a row in the worker's batch."""

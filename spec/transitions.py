@@ -83,7 +83,10 @@ def _do_extend(state: State, operation: op.Extend, answer: op.Granted, effects: 
 def _grow(
     state: State, life: Life, operation: op.Admit | op.Extend, answer: op.Granted, effects: Effects, hits: int
 ) -> None:
-    """Take the answered rows: the first `hits` new entries are hits, the others are handed out."""
+    """Take the answered rows: the first `hits` new entries are hits, the others are handed out.
+
+    But for those that an idempotent allocator lets two lives write alike.
+    """
     effects.life = life
     effects.before = life.rows
     if state.capabilities.swap:
@@ -93,6 +96,7 @@ def _grow(
     hit: list[Place] = []
     handed: list[Place] = []
     effects.hits, effects.handed = hit, handed
+    shares = state.capabilities.idempotent
     life.rows = [list(row) for row in (*answer.rows, *((),) * groups)[:groups]]
     for group, row in enumerate(life.rows):
         before = effects.before[group] if group < len(effects.before) else []
@@ -101,12 +105,21 @@ def _grow(
             _lose(state, life, before, row, effects)
         for index in range(owned, len(row)):
             block = row[index]
-            (hit if index < hits else handed).append((block, group, index))
+            taken = index < hits or (shares and _repeats(state, life, block, group, index))
+            (hit if taken else handed).append((block, group, index))
             state.holders.setdefault(block, set()).add(life.number)
-            if index >= hits:
+            if not taken:
                 state.places[block] = (life, group, index)
                 state.withdrawn.discard(block)
     _grant(state, life, operation.n, operation.lookahead)
+
+
+def _repeats(state: State, life: Life, block: int, group: int, index: int) -> bool:
+    """Whether others hold a block that has, or is promised, what a life will write there: it is shared."""
+    tokens = min(life.known - index * state.config.block_size, state.config.block_size)
+    if tokens <= 0 or block not in state.holders:
+        return False
+    return state.found(block, tokens) == state.wanted(life, group, index, tokens)
 
 
 def _lose(state: State, life: Life, before: list[int], row: list[int], effects: Effects) -> None:
@@ -183,6 +196,9 @@ def _do_retire(state: State, operation: op.Retire, answer: op.Retired, effects: 
         for path in entry.life.paths:
             for token in output.sampled:
                 path.append(token)
+    for kept in [kept for kept in state.kept if kept[0] <= step.number]:
+        state.kept.remove(kept)
+        _let_go(state, kept[1], kept[2], effects)
     for life in [life for life in state.deferred if life.fence <= step.number]:
         state.deferred.remove(life)
         _release(state, life, effects)
@@ -201,7 +217,16 @@ def _swap(state: State, life: Life, rows: GroupRows, effects: Effects) -> None:
                 state.holders.setdefault(after, set()).add(life.number)
                 effects.swapped = (*effects.swapped, (life, group, index, before))
                 _redirect(state, life, before, after)
-                _let_go(state, life, before, effects)
+                _leave(state, life, before, effects)
+
+
+def _leave(state: State, life: Life, block: int, effects: Effects) -> None:
+    """A life's row has a block no more; steps in flight that have it keep it held (REQ-3.6)."""
+    touched = any(step.number == life.fence and block in step.touched for step in state.steps)
+    if touched and not state.capabilities.stream_ordered:
+        state.kept.append((life.fence, life, block))
+    else:
+        _let_go(state, life, block, effects)
 
 
 def _redirect(state: State, life: Life, before: int, after: int) -> None:

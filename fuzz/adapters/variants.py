@@ -15,7 +15,7 @@ from kvproof.impl.free_queue import FreeBlockQueue
 from kvproof.impl.life import Life, StepsInFlight
 from kvproof.impl.request import Request
 from kvproof.spec import operations as op
-from kvproof.spec.vocabulary import CacheConfig, PolicyChoices
+from kvproof.spec.vocabulary import FEATURES, CacheConfig, PolicyChoices
 
 
 class Variant(ReferenceAdapter):
@@ -120,24 +120,30 @@ class PublishAtRetire(Variant):
 
 
 class Swap(Variant):
-    """Replaces a row's block by the oldest one with its key, once it is written and no step touches it."""
+    """Replaces a row's block by the oldest one with its key, once every token was dispatched.
+
+    A step in flight may still have the younger one, which is kept until that step has retired.
+    """
 
     def __init__(self) -> None:
         super().__init__(swap=True, policy=False)
 
+    def configure(self, config: CacheConfig, seed: int) -> None:
+        super().configure(config, seed)
+        self._kept: list[tuple[int, KVCacheBlock]] = []
+
     def retire(self, operation: op.Retire) -> op.Retired:
         super().retire(operation)
-        steps = self.manager.steps
+        self.manager.block_pool.free_blocks([block for fence, block in self._kept if fence == operation.step])
+        self._kept = [kept for kept in self._kept if kept[0] != operation.step]
         lives = self.manager.lives.items()
-        names = [
-            name for name, life in lives if not steps.contains(life) and not life.num_undispatched_tokens
-        ]
+        names = [name for name, life in lives if not life.num_undispatched_tokens]
         swapped = {name: self._rows(name) for name in names if self._swap(name)}
         return op.Retired(swapped=swapped or None)
 
     def _swap(self, name: str) -> bool:
         """Let go of younger duplicates in a request's rows; whether there were any."""
-        pool, found = self.manager.block_pool, False
+        pool, life, found = self.manager.block_pool, self.manager.lives[name], False
         for group, row in enumerate(self.manager.coordinator.get_blocks(name)):
             assert isinstance(row, list), "the manager's own row"
             for index, block in enumerate(row):
@@ -145,7 +151,10 @@ class Swap(Variant):
                 if oldest is not block:
                     pool.touch([oldest])
                     row[index] = oldest
-                    pool.free_blocks([block])
+                    if self.manager.steps.contains(life):
+                        self._kept.append((life.fence, block))
+                    else:
+                        pool.free_blocks([block])
                     found = True
         return found
 
@@ -155,11 +164,48 @@ class Swap(Variant):
         return self.manager.block_pool.get_cached_block(block.block_hash, group) or block
 
 
+# --- the last block of a prompt that is cached whole is computed where it is ------------------
+
+
+class Rewrite(Variant):
+    """Computes the last block of a prompt again in the block that has it, which others may hold.
+
+    The manager would take such a block's keys along with a grant that is discarded, so none is.
+    """
+
+    def __init__(self) -> None:
+        features = tuple(each for each in FEATURES if each != "discards")
+        super().__init__(idempotent=True, policy=False, features=features)
+
+    def admit(self, request: str, n: int, lookahead: int) -> op.Granted | op.Refused:
+        answer = super().admit(request, n, lookahead)
+        if isinstance(answer, op.Refused):
+            return answer
+        size, known = self._config.block_size, self._requests[request]
+        last = known.num_tokens - size
+        if known.num_computed_tokens == known.num_tokens and answer.hit == last and known.read_cache:
+            self._take_over(request, last // size)
+        return op.Granted(self._rows(request), answer.hit)
+
+    def _take_over(self, request: str, index: int) -> None:
+        pool = self.manager.block_pool
+        for group, row in enumerate(self.manager.coordinator.get_blocks(request)):
+            assert isinstance(row, list), "the manager's own row"
+            block = row[index]
+            shared = block.block_hash and pool.get_cached_block(block.block_hash, group)
+            if shared and shared is not block:
+                self.manager.evict_blocks([block.block_id])
+                pool.touch([shared])
+                row[index] = shared
+                pool.free_blocks([block])
+
+
 VARIANTS: dict[str, type[Variant]] = {
     "all-back": AllBack,
     "stream-ordered": StreamOrdered,
     "publish-at-retire": PublishAtRetire,
     "swap": Swap,
+    "rewrite": Rewrite,
 }
 """The variants by name."""
 

@@ -173,7 +173,8 @@ def _lives(names: Names, state: State) -> Part:
     number = names.lives
     granted = [number[id(life)] for life in state.grants]
     deferred = [number[id(life)] for life in state.deferred]
-    return [granted, deferred, *[_life(names, life) for life in state.lives.values()]]
+    kept = [(names.fence(fence), number[id(life)], names.run([block])) for fence, life, block in state.kept]
+    return [granted, deferred, kept, *[_life(names, life) for life in state.lives.values()]]
 
 
 def _life(names: Names, life: Life) -> Part:

@@ -220,6 +220,9 @@ def _shared_write(moment: Moment, writer: Life, group: int, block: int, other: L
             block,
             other.request,
         )
+    if block not in other.rows[group]:
+        # Its row has another one by now; what it still reads was judged when that was dispatched.
+        return None
     index = other.rows[group].index(block)
     tokens = max(0, min(other.scheduled - index * size, size))
     wanted, found = state.wanted(other, group, index, tokens), state.found(block, tokens)
