@@ -13,13 +13,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvproof.fuzz.choices import Choices
+from kvproof.fuzz.spelling import PLAIN, Spelling
 from kvproof.spec import operations as op
 from kvproof.spec.state import Life, State
 from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
-NAMES: Final = ("a", "b", "c", "d", "e", "f")
+NAMES: Final = tuple("abcdefghijkl")
 """Few ids, so that they are reused, also while a step of their old life is in flight."""
 
+_AS_ALWAYS: Final = op.Options()
 _SAME: Final = "x"
 """One string for every key field: only the field may tell two prefixes apart."""
 
@@ -30,7 +32,10 @@ class World:
 
     config: CacheConfig
     state: State
+    spelling: Spelling = PLAIN
     recent: list[tuple[tuple[int, ...], op.Extras]] = field(default_factory=list)
+    told: dict[str, op.Extras] = field(default_factory=dict)
+    """Request → its extras before they were spelled."""
     fresh: int = 1000
 
     def can(self, name: str) -> bool:
@@ -62,15 +67,23 @@ def draw_config(c: Choices, capabilities: Capabilities) -> CacheConfig:
 
 
 def _seldom(c: Choices, config: CacheConfig, capabilities: Capabilities) -> CacheConfig:
-    """At times a configuration that few engines have: without events, or of a block or two.
+    """At times a configuration that few tests have.
 
-    Nothing declares the smallest pool of an allocator, so one so small is for those who claim the
-    policy: they claim it for every size.
+    Without events; of a block or two; of larger blocks; of more blocks and requests. Nothing
+    declares the smallest pool of an allocator, so one so small is for those who claim the policy: they
+    claim it for every size.
     """
     if c.chance(4) and capabilities.has("events"):
         config = replace(config, events=False)
     if c.chance(3) and capabilities.policy:
         config = replace(config, blocks=c.between(1, 2))
+    if c.chance(4) and not capabilities.block_sizes:
+        size = c.pick((8, 16))
+        config = replace(config, block_size=size, max_len=size * c.between(2, 5) + c.below(size))
+    if c.chance(4):
+        blocks = c.between(13, 32)
+        longest = config.block_size * c.between(3, blocks + 2)
+        config = replace(config, blocks=blocks, max_requests=c.between(6, 9), max_len=longest)
     return config
 
 
@@ -87,7 +100,7 @@ def _length(world: World, c: Choices) -> int:
     return max(1, min(length, world.config.max_len))
 
 
-_IDS: Final = tuple("xyzabcdefghij")
+_IDS: Final = tuple("xyzabcdefghijp@")
 
 _NEEDS: Final = {0: "adapters", 1: "salts", 2: "items", 3: "items", 4: "embeddings"}
 
@@ -120,8 +133,11 @@ def _items(world: World, c: Choices, length: int) -> tuple[op.Item, ...]:
     edge = length // size * size if c.chance(30) else size * c.below(3)
     offset = max(0, min(edge + c.between(-1, 1), length - 1))
     items: list[op.Item] = []
-    if length % size > 1 and c.chance(50):
-        return _pair(c, length // size * size, size)
+    short = [name for name in _IDS if _span(name, size) == 1]
+    if short and length % size > 1 and c.chance(50):
+        # Two items of one token each, in a block that the prompt leaves open.
+        start = length // size * size
+        return op.Item(c.pick(short), start, 1), op.Item(c.pick(short), start + 1, 1)
     first = c.pick((_SAME, "y", 2 * _SAME))
     for name in (first, *((c.pick(("z", first)),) if c.chance(50) else ())):
         span = c.between(1, size + 1) if world.can("spans") else _span(name, size)
@@ -129,12 +145,6 @@ def _items(world: World, c: Choices, length: int) -> tuple[op.Item, ...]:
             items.append(op.Item(name, offset, span))
             offset += span + c.below(2)
     return tuple(items)
-
-
-def _pair(c: Choices, offset: int, size: int) -> tuple[op.Item, ...]:
-    """Two items of one token each, in a block that the prompt leaves open."""
-    short = [name for name in _IDS if _span(name, size) == 1]
-    return op.Item(c.pick(short), offset, 1), op.Item(c.pick(short), offset + 1, 1)
 
 
 def _span(name: str, size: int) -> int:
@@ -173,10 +183,11 @@ def _grown(world: World, c: Choices) -> tuple[tuple[int, ...], op.Extras] | None
         return None
     # Requests with items count thrice: how their blocks were filled may show in the keys.
     names += 2 * [name for name in names if world.state.requests[name].inputs.extras.items]
-    request = world.state.requests[c.pick(names)]
+    name = c.pick(names)
+    request = world.state.requests[name]
     path = request.paths[0]
     tokens = world.state.claims.tokens_back(path.at(path.length - 1), path.length)
-    extras = request.inputs.extras
+    extras = world.told.get(name, request.inputs.extras)
     return tuple(tokens), _twisted(world, c, extras, len(tokens)) if c.chance(40) else extras
 
 
@@ -237,8 +248,8 @@ def _last_special(extras: op.Extras) -> int:
 
 
 def _free_names(world: World) -> list[str]:
-    requests = world.state.requests
-    return [name for name in NAMES if name not in requests or requests[name].gone]
+    requests, count = world.state.requests, max(6, world.config.max_requests + 3)
+    return [name for name in NAMES[:count] if name not in requests or requests[name].gone]
 
 
 def _submit(world: World, c: Choices) -> op.Submit | None:
@@ -249,7 +260,15 @@ def _submit(world: World, c: Choices) -> op.Submit | None:
     world.recent = [*world.recent[-5:], (tokens, extras)]
     limit = None if c.chance(80) else min(world.config.max_len, len(tokens) + c.below(4))
     options = op.Options(read_cache=c.chance(93) or not world.can("opt_out"), max_len=limit)
-    return op.Submit(c.pick(names), tokens, extras, options)
+    return _spelled(world, c.pick(names), tokens, extras, options)
+
+
+def _spelled(
+    world: World, name: str, tokens: op.Tokens, extras: op.Extras, options: op.Options = _AS_ALWAYS
+) -> op.Submit:
+    """A request with its extras as this history spells them."""
+    world.told[name] = extras
+    return op.Submit(name, tokens, world.spelling.of(extras), options)
 
 
 # --- rules --------------------------------------------------------------------------------
@@ -315,7 +334,8 @@ def extend(world: World, c: Choices) -> Iterator[op.AnyOperation]:
 
 def _extend(world: World, c: Choices, life: Life) -> op.Extend:
     size = world.config.block_size
-    n = c.between(1, size + 1) if world.can("chunks") else life.cap - life.scheduled
+    whole = c.aside().chance(10) or not world.can("chunks")
+    n = life.cap - life.scheduled if whole else c.between(1, size + 1)
     return op.Extend(life.request, n, _lookahead(world, c, size))
 
 
@@ -406,7 +426,7 @@ def reuse(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     name = c.pick(living).request
     yield op.Finish(name) if c.chance(50) or not world.can("abort") else op.Abort(name)
     tokens, extras = _prompt(world, c)
-    yield op.Submit(name, tokens, extras)
+    yield _spelled(world, name, tokens, extras)
     if len(world.state.living()) < world.config.max_requests:
         yield _admit(world, c, name)
 
@@ -440,7 +460,7 @@ def fill(world: World, c: Choices) -> Iterator[op.AnyOperation]:
     names = _free_names(world)
     if names and length >= 1:
         world.fresh += length + 1
-        yield op.Submit(names[0], ((world.fresh, length),))
+        yield _spelled(world, names[0], ((world.fresh, length),), op.Extras())
         yield op.Admit(names[0], length)
         if c.chance(50) or not world.can("discards"):
             yield from step(world, c)

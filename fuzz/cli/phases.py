@@ -353,6 +353,7 @@ def _served(trace: Trace, blocks: int, wanted: tuple[int, int]) -> tuple[Checked
 def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
     """Every seeded fault falls under its own clause."""
     from kvproof.fuzz.cli.faults import run, select
+    from kvproof.fuzz.engines.power import BUDGET
     from kvproof.fuzz.faults import seeded
 
     tests: list[Checked] = []
@@ -360,7 +361,7 @@ def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
     for fault in chosen:
         progress(fault.id)
         start = time.perf_counter()
-        row = run(fault, "soak", 40_000, seed)
+        row = run(fault, "soak", BUDGET["soak"], seed)
         message = (
             "" if row.killed else f"The harness misses this fault: killed {row.word}, expected {row.clause}."
         )

@@ -8,6 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kvproof.fuzz import cases
 from kvproof.fuzz.adapters.port import Adapter
@@ -16,12 +17,14 @@ from kvproof.fuzz.choices import Choices
 from kvproof.fuzz.faults import Fault
 from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
 from kvproof.fuzz.session import Session
+from kvproof.fuzz.spelling import draw_spelling
 from kvproof.fuzz.targets import make_adapter
 from kvproof.spec import operations as op
 from kvproof.spec.oracle import Mix
 
-EPISODE = 300
-"""Operations before an episode drains."""
+EPISODE: Final = 300
+LONG: Final = 3_000
+"""Operations before an episode drains, and how many there are of those where counters grow large."""
 
 
 @dataclass(slots=True)
@@ -114,8 +117,8 @@ def soak(
         session = Session(
             target, config, compare_policy=compare_policy, execute=execute, full=full, ignore=ignore
         )
-        world = World(config, session.state)
-        left = min(EPISODE, operations - done)
+        world = World(config, session.state, draw_spelling(choices.aside()))
+        left = min(LONG if stream.aside().chance(2) else EPISODE, operations - done)
         while left > 0 and not session.over:
             left -= max(1, advance(session, world, choices.pick(rules), choices))
         if not session.over:

@@ -20,6 +20,7 @@ from kvproof.fuzz.engines.soak import Result, Sum, advance
 from kvproof.fuzz.faults import Fault
 from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
 from kvproof.fuzz.session import Session
+from kvproof.fuzz.spelling import draw_spelling
 from kvproof.fuzz.targets import make_adapter
 from kvproof.fuzz.targets.fetch import cache_folder
 from kvproof.spec import operations as op
@@ -71,9 +72,10 @@ def machine(
 
         @initialize(n=_INTEGERS)
         def configure(self, n: int) -> None:
-            config = draw_config(Choices(n), target.capabilities)
+            choices = Choices(n)
+            config = draw_config(choices, target.capabilities)
             self.session = Session(target, config, compare_policy=compare_policy, execute=execute)
-            self.world = World(config, self.session.state)
+            self.world = World(config, self.session.state, draw_spelling(choices.aside()))
 
         @rule(n=_INTEGERS)
         def step(self, n: int) -> None:
