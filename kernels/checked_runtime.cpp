@@ -1,13 +1,14 @@
 // Runs launches with every access watched: threads are fibers that a seed interleaves, at any access and at
 // barriers; launches that nothing orders run at the same time. What an access does wrong is a finding.
 //
-// For one OS thread. The caller registers the memory of a run, submits launches and runs them; then registrations
-// end, and with them what was known of earlier accesses: whatever was run happens before whatever comes.
+// For one OS thread. The caller submits launches, each with the views of memory that it may access, and runs them; then
+// all that ends, and with it what was known of earlier accesses: whatever was run happens before whatever comes.
 
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 #include <ucontext.h>
 
@@ -17,8 +18,7 @@ typedef uint64_t u64;
 
 enum Kind { OUT_OF_BOUNDS, WRITE_TO_CONST, MISALIGNED, UNINITIALISED, RACE, DIVERGENCE, ENDLESS };
 enum { READ, WRITE, ATOMIC };
-enum { WRITABLE = 1, UNWRITTEN = 2 };
-enum { STACK_BYTES = 1 << 16, SHARED_BYTES = 1 << 14, MOST_FINDINGS = 256 };
+enum { STACK_BYTES = 1 << 16, SHARED_BYTES = 1 << 14, PAGE_BYTES = 1 << 10, MOST_FINDINGS = 256 };
 
 // Who accessed: an index into `Run::actors` is too slow to keep, so packed. 0 is nobody.
 struct Actor {
@@ -33,21 +33,40 @@ struct Byte {
     Actor writer, readers[2];
 };
 
-struct Region {
-    u64 start, size;
-    int flags;
-    std::vector<Byte> bytes;
-    std::vector<unsigned char> written;
-
-    Region(u64 start, u64 size, int flags) : start(start), size(size), flags(flags), bytes(size) {
-        if (flags & UNWRITTEN) written.assign(size, 0);
-    }
-    bool holds(u64 at, u64 length) const { return at >= start && at + length <= start + size; }
+struct Page {
+    Byte bytes[PAGE_BYTES];
+    bool unwritten[PAGE_BYTES];
 };
+
+// What is known of each byte, whatever views hold it.
+struct Shadow {
+    std::unordered_map<u64, std::unique_ptr<Page>> pages;
+
+    Page& page(u64 at) {
+        std::unique_ptr<Page>& found = pages[at / PAGE_BYTES];
+        if (!found) found.reset(new Page());
+        return *found;
+    }
+    bool& unwritten(u64 at) { return page(at).unwritten[at % PAGE_BYTES]; }
+};
+
+// Memory that a launch may access, as one of its parameters: without the gaps that `mask` has a 0 for.
+struct View {
+    int number;
+    u64 start, size;
+    const unsigned char* mask;
+    bool writable;
+
+    bool holds(u64 at, u64 length) const {
+        return at >= start && at + length <= start + size && !(mask && memchr(mask + (at - start), 0, length));
+    }
+};
+enum { NO_VIEW = -1, SHARED_VIEW = -2 };
 
 struct Finding {
     // All 8 bytes wide, read by the host as they lie.
-    u64 kind, launch, block, thread, address, size, write, other_launch, other_block, other_thread, region, line;
+    u64 kind, launch, block, thread, address, size, write, other_launch, other_block, other_thread, line;
+    int64_t view;
 };
 
 struct Dimensions {
@@ -63,6 +82,7 @@ struct Launch {
     unsigned grid, block;
     u64 before;  // a bit for each launch that ends before this one begins
     unsigned started, ended;
+    std::vector<View> views;
 };
 
 struct Block;
@@ -78,11 +98,12 @@ struct Fiber {
 struct Block {
     int launch;
     std::vector<std::unique_ptr<Fiber>> fibers;
-    std::unique_ptr<Region> shared;
+    View shared;
+    Shadow shadow;
     alignas(16) unsigned char memory[SHARED_BYTES];
 };
 
-std::vector<std::unique_ptr<Region>> regions;
+Shadow device;
 std::vector<Launch> launches;
 std::vector<Finding> findings;
 std::vector<unsigned char*> free_stacks;
@@ -123,18 +144,13 @@ bool ordered(const Actor& first, const Actor& second) {
     return first.thread == second.thread || first.phase < second.phase;
 }
 
-int region_number(const Region* region) {
-    for (size_t i = 0; i < regions.size(); i++)
-        if (regions[i].get() == region) return (int)i;
-    return -1;
-}
-
-void report(Kind kind, u64 at, u64 size, int what, const Region* region, const Actor* other) {
+void report(Kind kind, u64 at, u64 size, int what, const View* view, const Actor* other) {
     const Actor self = actor_of(*current, false);
+    const int number = view ? view->number : NO_VIEW;
     for (const Finding& known : findings)
         // One for each kernel's place in memory would drown the rest.
         if (known.kind == (u64)kind && known.launch == self.launch && known.block == self.block &&
-            known.thread == self.thread && known.region == (u64)region_number(region))
+            known.thread == self.thread && known.view == number)
             return;
     if (findings.size() >= MOST_FINDINGS) return;
     Finding found = {};
@@ -142,10 +158,10 @@ void report(Kind kind, u64 at, u64 size, int what, const Region* region, const A
     found.launch = self.launch;
     found.block = self.block;
     found.thread = self.thread;
-    found.address = region ? at - region->start : at;
+    found.address = view ? at - view->start : at;
     found.size = size;
     found.write = what != READ;
-    found.region = (u64)region_number(region);
+    found.view = number;
     if (other) {
         found.other_launch = other->launch;
         found.other_block = other->block;
@@ -176,29 +192,34 @@ void remember(Byte& byte, const Actor& self, int what) {
     }
 }
 
-void touch(Region& region, u64 at, u64 size, int what) {
+void touch(Shadow& shadow, const View& view, u64 at, u64 size, int what) {
     const Actor self = actor_of(*current, what == ATOMIC);
     const Actor* other = nullptr;
     bool unwritten = false;
     Actor found = {};
-    for (u64 i = at - region.start; i < at - region.start + size; i++) {
-        Byte& byte = region.bytes[i];
+    // An access is aligned, so it lies in one page.
+    Page& page = shadow.page(at);
+    for (u64 i = at % PAGE_BYTES; i < at % PAGE_BYTES + size; i++) {
+        Byte& byte = page.bytes[i];
         if (!other && (other = unordered(byte, self, what))) found = *other;
-        if (!region.written.empty()) {
-            unwritten |= what != WRITE && !region.written[i];
-            if (what != READ) region.written[i] = 1;
-        }
+        unwritten |= what != WRITE && page.unwritten[i];
+        if (what != READ) page.unwritten[i] = false;
         remember(byte, self, what);
     }
-    if (other) report(RACE, at, size, what, &region, &found);
-    if (unwritten) report(UNINITIALISED, at, size, what, &region, nullptr);
+    if (other) report(RACE, at, size, what, &view, &found);
+    if (unwritten) report(UNINITIALISED, at, size, what, &view, nullptr);
 }
 
-Region* find_region(u64 at, u64 size) {
-    if (current->block->shared->holds(at, size)) return current->block->shared.get();
-    for (auto& region : regions)
-        if (region->holds(at, size)) return region.get();
-    return nullptr;
+// Of several that hold it one that allows the access, if there is one.
+const View* find_view(u64 at, u64 size, int what) {
+    if (current->block->shared.holds(at, size)) return &current->block->shared;
+    const View* found = nullptr;
+    for (const View& view : launches[current->block->launch].views)
+        if (view.holds(at, size)) {
+            if (what == READ || view.writable) return &view;
+            if (!found) found = &view;
+        }
+    return found;
 }
 
 bool own_memory(u64 at, u64 size) {
@@ -217,20 +238,20 @@ void access(u64 at, u64 size, int what) {
         stop_thread();
     }
     if ((random_number() >> 20 & 1023) < preempt_rate) yield();
-    Region* region = find_region(at, size);
-    if (!region) {
+    const View* view = find_view(at, size, what);
+    if (!view) {
         report(OUT_OF_BOUNDS, at, size, what, nullptr, nullptr);
         stop_thread();
     }
-    if (what != READ && !(region->flags & WRITABLE)) {
-        report(WRITE_TO_CONST, at, size, what, region, nullptr);
+    if (what != READ && !view->writable) {
+        report(WRITE_TO_CONST, at, size, what, view, nullptr);
         stop_thread();
     }
     if (at % size) {
-        report(MISALIGNED, at, size, what, region, nullptr);
+        report(MISALIGNED, at, size, what, view, nullptr);
         stop_thread();
     }
-    touch(*region, at, size, what);
+    touch(view->number == SHARED_VIEW ? current->block->shadow : device, *view, at, size, what);
 }
 
 // --- threads, blocks, launches ------------------------------------------------------------------
@@ -267,7 +288,8 @@ void start_block(int number) {
     std::unique_ptr<Block> block(new Block());
     block->launch = number;
     memset(block->memory, 0xCB, SHARED_BYTES);
-    block->shared.reset(new Region((u64)block->memory, SHARED_BYTES, WRITABLE | UNWRITTEN));
+    block->shared = {SHARED_VIEW, (u64)block->memory, SHARED_BYTES, nullptr, true};
+    for (u64 i = 0; i < SHARED_BYTES; i++) block->shadow.unwritten((u64)block->memory + i) = true;
     for (unsigned thread = 0; thread < launch.block; thread++)
         block->fibers.push_back(start_fiber(block.get(), launch, launch.started, thread));
     launch.started++;
@@ -338,28 +360,27 @@ bool advance(Block& block) {
 extern "C" {
 
 void checked_reset() {
-    regions.clear();
+    device.pages.clear();
     launches.clear();
     findings.clear();
 }
 
-int checked_region(u64 start, u64 size, int flags) {
-    regions.emplace_back(new Region(start, size, flags));
-    return (int)regions.size() - 1;
+// Sets which bytes nobody has written yet, or tells which nobody has written still.
+void checked_unwritten(u64 start, u64 size, unsigned char* unwritten, int set) {
+    for (u64 i = 0; i < size; i++)
+        if (set)
+            device.unwritten(start + i) = unwritten[i];
+        else
+            unwritten[i] = device.unwritten(start + i);
 }
 
-// Whether each byte of a region that was unwritten at first is written now.
-void checked_written(int region, unsigned char* target, int set) {
-    std::vector<unsigned char>& written = regions[region]->written;
-    if (set)
-        memcpy(written.data(), target, written.size());
-    else
-        memcpy(target, written.data(), written.size());
+void checked_submit(void (*body)(const void*), const u64* params, int fields, unsigned grid, unsigned block, u64 before) {
+    launches.push_back(Launch{body, std::vector<u64>(params, params + fields), grid, block, before, 0, 0, {}});
 }
 
-int checked_submit(void (*body)(const void*), const u64* params, int fields, unsigned grid, unsigned block, u64 before) {
-    launches.push_back(Launch{body, std::vector<u64>(params, params + fields), grid, block, before, 0, 0});
-    return (int)launches.size() - 1;
+// A view of the launch that was submitted last.
+void checked_view(int number, u64 start, u64 size, const unsigned char* mask, int writable) {
+    launches.back().views.push_back(View{number, start, size, mask, writable != 0});
 }
 
 int checked_run(u64 seed, unsigned rate, unsigned most_resident, u64 most_accesses) {

@@ -9,7 +9,8 @@ from kvproof.kernels.backends.cpu_backend import CpuBackend
 from kvproof.kernels.calls import Kernels
 from kvproof.kernels.checked import CheckedLibrary, Wrong
 from kvproof.kernels.faults import all_faults, of_gate
-from kvproof.kernels.library import Launch
+from kvproof.kernels.library import Call, Launch, address
+from kvproof.kernels.memory import bounds, own_bytes
 from kvproof.kernels.misuses import MISUSES, torn
 from kvproof.kernels.source import read_source
 from kvproof.kernels.words import Geometry
@@ -172,6 +173,117 @@ def test_a_row_that_lies_outside_every_array_is_not_written(library):
     call(SPREAD, key=start, value=start + 256, digests=digests.__array_interface__["data"][0], tokens=4)
     assert kinds(library) == {Wrong.OUT_OF_BOUNDS}
     assert memory[:8].all() and not memory[8:].any()
+
+
+# --- views of memory ------------------------------------------------------------------------------
+
+
+def test_blocks_may_be_copied_between_two_views_of_one_pool_that_lie_in_turns(library):
+    pool = np.arange(8 * 2 * 4 * 8, dtype=np.uint64).reshape(1, 8, 2, 4, 1, 8)
+    wanted = pool.copy()
+    wanted[:, 3] = wanted[:, 2]
+    Kernels(library, SPREAD).copy_blocks(pool[:, 0::2], pool[:, 1::2], ints(1), ints(1), ints(4))
+    assert library.findings == [] and np.array_equal(pool, wanted)
+
+
+def test_keys_may_be_copied_to_the_values_that_lie_between_them(library):
+    cache = np.arange(4 * 4 * 2 * 2 * 8, dtype=np.float32).reshape(1, 4, 4, 2, 2, 8).swapaxes(2, 3)
+    wanted = cache.copy()
+    wanted[:, 2, 1] = cache[:, 0, 0]
+    Kernels(library, SPREAD).copy_blocks(cache[:, :, :1], cache[:, :, 1:], ints(0), ints(2), ints(4))
+    assert library.findings == [] and np.array_equal(cache, wanted)
+
+
+def test_tokens_may_lie_between_the_rows_of_the_cache(library):
+    rows = np.arange(16 * 2 * 8, dtype=np.uint64).reshape(8, 2, 1, 2, 1, 8)
+    tokens = rows[:, 1]
+    cache = rows[:, 0].reshape(2, 4, 1, 2, 1, 8).transpose(2, 0, 3, 1, 4, 5)
+    assert np.shares_memory(rows, cache)
+    Kernels(library, SPREAD).reshape_and_cache(tokens, cache, np.arange(8)[::-1].copy())
+    assert library.findings == [] and np.array_equal(rows[::-1, 0], rows[:, 1])
+
+
+def own(values):
+    low, high = bounds(values)
+    mask = own_bytes(values)
+    return list(range(high - low)) if mask is None else np.flatnonzero(mask).tolist()
+
+
+def test_the_bytes_of_a_view_are_its_elements():
+    memory = np.zeros((4, 6), np.uint16)
+    for view in (
+        memory,
+        memory.T,
+        memory[::-1],
+        memory[1:3, ::-2],
+        memory[:, 2:3],
+        np.broadcast_to(memory[0], (3, 6)),
+    ):
+        low = bounds(view)[0]
+        wanted = {
+            address(view[at : at + 1, to : to + 1]) - low + byte
+            for at in range(view.shape[0])
+            for to in range(view.shape[1])
+            for byte in range(2)
+        }
+        assert own(view) == sorted(wanted)
+
+
+def test_what_lies_together_has_no_gaps():
+    memory = np.zeros((4, 6), np.uint16)
+    assert own_bytes(memory) is own_bytes(memory.T) is own_bytes(memory[1:3, ::-1]) is None
+
+
+def test_a_write_between_the_rows_of_a_view_does_not_happen(library):
+    memory = np.zeros((4, 3), np.uint64)
+    rows = memory[:, :2]
+    digests = np.zeros(5, np.uint64)
+    library.watch(digests, False)
+    library.watch(rows, True)
+    at = address(rows)
+    sizes = {"tokens": 5, "layers": 1, "heads": 1, "words": 1}
+    Call(library, "synthesize", {"key": at, "value": at + 48, "digests": address(digests), **sizes})(SPREAD)
+    assert kinds(library) == {Wrong.OUT_OF_BOUNDS}
+    assert rows.all() and not memory[:, 2].any()
+
+
+# --- what a launch may write -----------------------------------------------------------------------
+
+
+def overwrite(library, digests):
+    """Digests are the kernel's input, and it writes contents over them."""
+    values = np.zeros((len(digests), 1), np.uint64)
+    library.watch(digests, False)
+    library.watch(values, True)
+    at = {"digests": address(digests), "key": address(digests), "value": address(values)}
+    sizes = {"tokens": len(digests), "layers": 1, "heads": 1, "words": 1}
+    Call(library, "synthesize", at | sizes)(Launch())
+
+
+def test_an_input_is_not_written_though_it_is_kept(library):
+    digests = np.zeros(4, np.uint64)
+    library.keep(digests, np.ones(4, bool))
+    overwrite(library, digests)
+    assert kinds(library) == {Wrong.WRITE_TO_CONST} and not digests.any()
+
+
+def test_an_input_is_not_written_though_another_launch_of_the_group_may(library):
+    digests = np.full(4, 7, np.uint64)
+    with library.together():
+        overwrite(library, digests)
+        Kernels(library).zero_blocks(digests.reshape(1, 1, 1, 4, 1, 1), ints(0))
+    assert kinds(library) == {Wrong.WRITE_TO_CONST} and not digests.any()
+    assert {finding.kernel for finding in library.findings} == {"synthesize"}
+
+
+def test_a_launch_has_only_what_was_registered_for_it(library):
+    words = np.zeros(8, np.uint64)
+    library.watch(words, True)
+    call = CpuBackend(library)._prepare("x", "synthesize", {"layers": 1, "heads": 1, "words": 1})
+    overwrite(library, np.zeros(1, np.uint64))
+    library.findings.clear()
+    call(Launch(), key=address(words), value=address(words), digests=address(words), tokens=1)
+    assert kinds(library) == {Wrong.OUT_OF_BOUNDS}
 
 
 # --- several launches in flight ----------------------------------------------------------------------
