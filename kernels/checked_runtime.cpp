@@ -18,7 +18,7 @@ typedef uint64_t u64;
 
 enum Kind { OUT_OF_BOUNDS, WRITE_TO_CONST, MISALIGNED, UNINITIALISED, RACE, DIVERGENCE, ENDLESS };
 enum { READ, WRITE, ATOMIC };
-enum { STACK_BYTES = 1 << 16, SHARED_BYTES = 1 << 14, PAGE_BYTES = 1 << 10, MOST_FINDINGS = 256 };
+enum { STACK_BYTES = 1 << 16, GUARD_BYTES = 1 << 12, PAGE_BYTES = 1 << 10, MOST_FINDINGS = 256 };
 
 // Who accessed: an index into `Run::actors` is too slow to keep, so packed. 0 is nobody.
 struct Actor {
@@ -98,9 +98,10 @@ struct Fiber {
 struct Block {
     int launch;
     std::vector<std::unique_ptr<Fiber>> fibers;
+    // What the kernel declares, when its first thread comes there; behind it lies nobody's memory.
+    std::vector<unsigned char> memory;
     View shared;
     Shadow shadow;
-    alignas(16) unsigned char memory[SHARED_BYTES];
 };
 
 Shadow device;
@@ -287,9 +288,6 @@ void start_block(int number) {
     Launch& launch = launches[number];
     std::unique_ptr<Block> block(new Block());
     block->launch = number;
-    memset(block->memory, 0xCB, SHARED_BYTES);
-    block->shared = {SHARED_VIEW, (u64)block->memory, SHARED_BYTES, nullptr, true};
-    for (u64 i = 0; i < SHARED_BYTES; i++) block->shadow.unwritten((u64)block->memory + i) = true;
     for (unsigned thread = 0; thread < launch.block; thread++)
         block->fibers.push_back(start_fiber(block.get(), launch, launch.started, thread));
     launch.started++;
@@ -404,7 +402,15 @@ u64 checked_accesses() { return accesses; }
 // --- what the kernels call ------------------------------------------------------------------------
 
 const Position* checked_position() { return &current->position; }
-void* checked_shared() { return current->block->memory; }
+void* checked_shared(unsigned long size) {
+    Block& block = *current->block;
+    if (block.memory.empty()) {
+        block.memory.assign(size + GUARD_BYTES, 0xCB);
+        block.shared = {SHARED_VIEW, (u64)block.memory.data(), size, nullptr, true};
+        for (u64 i = 0; i < size; i++) block.shadow.unwritten(block.shared.start + i) = true;
+    }
+    return block.memory.data();
+}
 void checked_barrier(int line) {
     current->barrier = line;
     yield();
