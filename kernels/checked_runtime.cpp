@@ -20,21 +20,21 @@ enum Kind { OUT_OF_BOUNDS, WRITE_TO_CONST, MISALIGNED, UNINITIALISED, RACE, DIVE
 enum { READ, WRITE, ATOMIC };
 enum { STACK_BYTES = 1 << 16, GUARD_BYTES = 1 << 12, PAGE_BYTES = 1 << 10, MOST_FINDINGS = 256 };
 
-// Who accessed: an index into `Run::actors` is too slow to keep, so packed. 0 is nobody.
+// A thread between two barriers.
 struct Actor {
-    u64 launch : 7, block : 20, thread : 12, phase : 24, atomic : 1;
-    bool nobody() const { return phase == 0; }
-    bool same(const Actor& other) const { return memcmp(this, &other, sizeof other) == 0; }
+    unsigned block, phase;
+    unsigned short launch, thread;
 };
-static_assert(sizeof(Actor) == 8, "");
 
-// What is known of a byte: its last writer, and two of its last readers.
-struct Byte {
-    Actor writer, readers[2];
+// An access of some of eight bytes, a bit for each.
+struct Access {
+    Actor actor;
+    unsigned char what, bytes;
 };
 
 struct Page {
-    Byte bytes[PAGE_BYTES];
+    // Per eight bytes the accesses that a later one may race with, less those that another one stands for.
+    std::vector<Access> accesses[PAGE_BYTES / 8];
     bool unwritten[PAGE_BYTES];
 };
 
@@ -129,14 +129,13 @@ void stop_thread() {
     yield();
 }
 
-Actor actor_of(const Fiber& fiber, bool atomic) {
-    Actor actor = {};
-    actor.launch = fiber.block->launch;
-    actor.block = fiber.position.in_grid.x;
-    actor.thread = fiber.position.in_block.x;
-    actor.phase = fiber.phase;
-    actor.atomic = atomic;
-    return actor;
+Actor actor_of(const Fiber& fiber) {
+    const Position& at = fiber.position;
+    return {at.in_grid.x, fiber.phase, (unsigned short)fiber.block->launch, (unsigned short)at.in_block.x};
+}
+
+bool same(const Actor& one, const Actor& other) {
+    return one.launch == other.launch && one.block == other.block && one.thread == other.thread && one.phase == other.phase;
 }
 
 bool ordered(const Actor& first, const Actor& second) {
@@ -146,7 +145,7 @@ bool ordered(const Actor& first, const Actor& second) {
 }
 
 void report(Kind kind, u64 at, u64 size, int what, const View* view, const Actor* other) {
-    const Actor self = actor_of(*current, false);
+    const Actor self = actor_of(*current);
     const int number = view ? view->number : NO_VIEW;
     for (const Finding& known : findings)
         // One for each kernel's place in memory would drown the rest.
@@ -171,43 +170,45 @@ void report(Kind kind, u64 at, u64 size, int what, const View* view, const Actor
     findings.push_back(found);
 }
 
-const Actor* unordered(const Byte& byte, const Actor& self, int what) {
-    if (!byte.writer.nobody() && !(what == ATOMIC && byte.writer.atomic) && !ordered(byte.writer, self))
-        return &byte.writer;
-    if (what != READ)
-        for (const Actor& reader : byte.readers)
-            if (!reader.nobody() && !(what == ATOMIC && reader.atomic) && !ordered(reader, self)) return &reader;
-    return nullptr;
-}
+bool may_race(int what, int other) { return (what != READ || other != READ) && !(what == ATOMIC && other == ATOMIC); }
 
-void remember(Byte& byte, const Actor& self, int what) {
-    if (what == READ) {
-        // The latest of one thread stands for its earlier ones; the older of two others gives way.
-        const bool first = byte.readers[0].launch == self.launch && byte.readers[0].block == self.block &&
-                           byte.readers[0].thread == self.thread;
-        if (!first) byte.readers[1] = byte.readers[0];
-        byte.readers[0] = self;
-    } else {
-        byte.writer = self;
-        byte.readers[0] = byte.readers[1] = Actor{};
+// Adds an access to those of its eight bytes. An earlier one that it doesn't come after is told, if the two may race.
+void remember(std::vector<Access>& accesses, Access self, bool& race, Actor& other) {
+    const unsigned char bytes = self.bytes;
+    size_t kept = 0;
+    for (Access earlier : accesses) {
+        if (earlier.bytes & bytes) {
+            if (!ordered(earlier.actor, self.actor)) {
+                if (!race && may_race(earlier.what, self.what)) race = true, other = earlier.actor;
+            } else if (self.what == WRITE || self.what == earlier.what) {
+                // Whatever would race with the earlier one races with this one.
+                earlier.bytes &= ~bytes;
+            }
+        }
+        if (earlier.bytes && earlier.what == self.what && same(earlier.actor, self.actor))
+            self.bytes |= earlier.bytes;
+        else if (earlier.bytes)
+            accesses[kept++] = earlier;
     }
+    accesses.resize(kept);
+    accesses.push_back(self);
 }
 
 void touch(Shadow& shadow, const View& view, u64 at, u64 size, int what) {
-    const Actor self = actor_of(*current, what == ATOMIC);
-    const Actor* other = nullptr;
-    bool unwritten = false;
-    Actor found = {};
     // An access is aligned, so it lies in one page.
     Page& page = shadow.page(at);
-    for (u64 i = at % PAGE_BYTES; i < at % PAGE_BYTES + size; i++) {
-        Byte& byte = page.bytes[i];
-        if (!other && (other = unordered(byte, self, what))) found = *other;
-        unwritten |= what != WRITE && page.unwritten[i];
-        if (what != READ) page.unwritten[i] = false;
-        remember(byte, self, what);
+    const u64 first = at % PAGE_BYTES, end = first + size;
+    bool race = false, unwritten = false;
+    Actor other = {};
+    for (u64 byte = first; byte < end; byte = (byte | 7) + 1) {
+        const unsigned char bytes = (unsigned char)(size >= 8 ? 0xFF : ((1 << size) - 1) << byte % 8);
+        remember(page.accesses[byte / 8], {actor_of(*current), (unsigned char)what, bytes}, race, other);
     }
-    if (other) report(RACE, at, size, what, &view, &found);
+    for (u64 byte = first; byte < end; byte++) {
+        unwritten |= what != WRITE && page.unwritten[byte];
+        if (what != READ) page.unwritten[byte] = false;
+    }
+    if (race) report(RACE, at, size, what, &view, &other);
     if (unwritten) report(UNINITIALISED, at, size, what, &view, nullptr);
 }
 

@@ -6,9 +6,11 @@ import pytest
 from kvproof.kernels import builds, differential
 from kvproof.kernels.backends.checked_backend import CheckedBackend
 from kvproof.kernels.backends.cpu_backend import CpuBackend
+from kvproof.kernels.backends.source_backend import word_strides
 from kvproof.kernels.calls import Kernels
 from kvproof.kernels.checked import CheckedLibrary, Wrong
 from kvproof.kernels.faults import all_faults, of_gate
+from kvproof.kernels.layouts import strided
 from kvproof.kernels.library import Call, Launch, address
 from kvproof.kernels.memory import bounds, own_bytes
 from kvproof.kernels.misuses import MISUSES, torn
@@ -305,6 +307,73 @@ def test_the_same_launch_without_the_mistake_is_silent(built, fault):
         library = CheckedLibrary(built, seed=seed)
         assert not torn(MISUSES[fault.name](library, False))
         assert library.findings == []
+
+
+@pytest.mark.parametrize("readers", [1, 3, 5, 8])
+def test_a_write_that_awaits_all_readers_but_one_is_found_with_every_seed(built, readers):
+    for seed in range(60):
+        library = CheckedLibrary(built, seed=seed)
+        read_and_load(library, readers, awaited=readers - 1)
+        assert kinds(library) == {Wrong.RACE}
+
+
+def test_a_write_that_awaits_all_readers_is_silent(built):
+    for seed in range(20):
+        library = CheckedLibrary(built, seed=seed)
+        read_and_load(library, 8, awaited=8)
+        assert library.findings == []
+
+
+def read_and_load(library, readers: int, awaited: int):
+    """Streams read a block, and one loads it that awaits the last of them."""
+    cache, host, kernels = cache_of(4, 2, 4, 1, 8), cache_of(4, 2, 4, 1, 8), Kernels(library, SPREAD)
+    events = []
+    with library.together():
+        for stream in range(readers):
+            library.on(stream)
+            kernels.gather_slots(tokens_like(cache, 4, 0), cache, ints(4, 5, 6, 7))
+            events.append(library.record())
+        library.on(readers)
+        for event in events[readers - awaited :]:
+            library.wait(event)
+        kernels.copy_blocks(host, cache, ints(0), ints(1), ints(4))
+
+
+@pytest.mark.parametrize("adders", [1, 2, 4])
+def test_a_plain_write_that_awaits_all_atomic_adders_but_one_is_found_with_every_seed(built, adders):
+    for seed in range(60):
+        library = CheckedLibrary(built, seed=seed)
+        add_and_zero(library, adders, awaited=adders - 1)
+        assert kinds(library) == {Wrong.RACE}
+
+
+def test_a_plain_write_that_awaits_all_atomic_adders_is_silent(built):
+    for seed in range(20):
+        library = CheckedLibrary(built, seed=seed)
+        add_and_zero(library, 4, awaited=4)
+        assert library.findings == []
+
+
+def add_and_zero(library, adders: int, awaited: int):
+    """Streams add to the same sums, and one zeroes them that awaits the last of the others."""
+    cache, sums = cache_of(2, 2, 4, 1, 4), np.zeros((1, 1, 2), np.uint64)
+    values = {"cache": cache, "blocks": ints(1), "starts": ints(0), "ends": ints(4), "digests": sums}
+    values["errors"] = np.zeros(2, np.uint64)
+    places = {name: address(each) for name, each in values.items()}
+    events = []
+    with library.together():
+        for stream in range(adders):
+            library.on(stream)
+            for name, each in values.items():
+                library.watch(each, name in ("digests", "errors"))
+            Call(library, "fingerprint_blocks", places | {"count": 1} | word_strides(strided(cache, 0)))(
+                SPREAD
+            )
+            events.append(library.record())
+        library.on(adders)
+        for event in events[adders - awaited :]:
+            library.wait(event)
+        Kernels(library).zero_blocks(sums.reshape(1, 1, 1, 2, 1, 1), ints(0))
 
 
 def test_unordered_launches_on_different_blocks_are_silent(built):
