@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from kvproof.kernels.builds import BuildError
 from kvproof.kernels.library import Call, Launch, address
-from kvproof.kernels.memory import bounds, own_bytes
+from kvproof.kernels.memory import Array, HostMemory, bounds, own_bytes
 from kvproof.kernels.source import read_source, signatures
 
 MOST_ACCESSES: Final = 500_000_000
@@ -211,8 +211,10 @@ class CheckedLibrary:
         count = library.checked_run(self.seed, self.rate, self.resident, self._most_accesses)
         self.seed += 1
         self.findings += self._read(count, held, names)
-        for start, unwritten in self._kept.items():
+        for start, unwritten in tuple(self._kept.items()):
             library.checked_unwritten(start, unwritten.size, address(unwritten), 0)
+            if not unwritten.any():
+                del self._kept[start]
         library.checked_reset()
 
     def _submit(self, held: "_Held", names: list[str]) -> None:
@@ -238,6 +240,18 @@ class CheckedLibrary:
             _finding(dict(zip(_FIELDS, row, strict=True)), held, names)
             for row in table.reshape(count, -1).tolist()
         ]
+
+
+class WatchedMemory(HostMemory):
+    """Arrays for kernels to fill: a kernel that reads there what none has written is found."""
+
+    def __init__(self, library: CheckedLibrary) -> None:
+        self._library = library
+
+    def empty(self, shape: tuple[int, ...], kind: type[np.generic]) -> Array:
+        values = super().empty(shape, kind)
+        self._library.keep(values)
+        return values
 
 
 class _Held(NamedTuple):

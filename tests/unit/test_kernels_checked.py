@@ -8,7 +8,7 @@ from kvproof.kernels.backends.checked_backend import CheckedBackend
 from kvproof.kernels.backends.cpu_backend import CpuBackend
 from kvproof.kernels.backends.source_backend import word_strides
 from kvproof.kernels.calls import Kernels
-from kvproof.kernels.checked import CheckedLibrary, Wrong
+from kvproof.kernels.checked import CheckedLibrary, WatchedMemory, Wrong
 from kvproof.kernels.faults import all_faults, of_gate
 from kvproof.kernels.layouts import strided
 from kvproof.kernels.library import Call, Launch, address
@@ -415,6 +415,26 @@ def test_a_build_that_is_not_watched_is_refused():
     built = builds.build(source, builds.CHECKED_PRELUDE, options, builds.CHECKED_RUNTIME)
     with pytest.raises(builds.BuildError, match="don't arrive"):
         CheckedLibrary(built)
+
+
+def test_an_array_for_a_kernel_to_fill_is_unwritten_until_it_has(library):
+    cache = cache_of(4, 2, 4, 1, 4)
+    read = WatchedMemory(library).empty((2, 1, 2, 1, 4), np.uint64)
+    kernels = Kernels(library, SPREAD)
+    kernels.gather_slots(read, cache, ints(5, -1))
+    kernels.reshape_and_cache(read[:1], cache, ints(3))
+    assert library.findings == []
+    kernels.reshape_and_cache(read[1:], cache, ints(2))
+    assert kinds(library) == {Wrong.UNINITIALISED}
+
+
+def test_what_is_kept_is_forgotten_with_its_memory(library):
+    memory = WatchedMemory(library)
+    kept = [memory.empty((4,), np.uint64) for _ in range(3)]
+    library.keep(cache_of(4, 2, 4, 1, 8)[0, 1])
+    assert len(library._kept) == 3
+    del kept
+    assert not library._kept
 
 
 def test_memory_that_is_not_whole_cannot_be_kept(library):
