@@ -203,7 +203,9 @@ class CheckedLibrary:
             raise ValueError(f"at most 64 launches run together, not {len(held)}.")
         library = self._library
         library.checked_reset()
-        for start, unwritten in self._kept.items():
+        # Memory that is kept may end at any time, where it is part of a cycle.
+        kept = tuple(self._kept.items())
+        for start, unwritten in kept:
             library.checked_unwritten(start, unwritten.size, address(unwritten), 1)
         names: list[str] = []
         for each in held:
@@ -211,10 +213,10 @@ class CheckedLibrary:
         count = library.checked_run(self.seed, self.rate, self.resident, self._most_accesses)
         self.seed += 1
         self.findings += self._read(count, held, names)
-        for start, unwritten in tuple(self._kept.items()):
+        for start, unwritten in kept:
             library.checked_unwritten(start, unwritten.size, address(unwritten), 0)
             if not unwritten.any():
-                del self._kept[start]
+                self._kept.pop(start, None)
         library.checked_reset()
 
     def _submit(self, held: "_Held", names: list[str]) -> None:
@@ -266,6 +268,7 @@ class _Watched(NamedTuple):
     values: npt.NDArray[Any]
     """Kept alive until the kernels have run."""
     mask: npt.NDArray[np.uint8] | None
+    """Which bytes are theirs, where they have gaps."""
     writable: bool
 
 

@@ -135,7 +135,8 @@ Actor actor_of(const Fiber& fiber) {
 }
 
 bool same(const Actor& one, const Actor& other) {
-    return one.launch == other.launch && one.block == other.block && one.thread == other.thread && one.phase == other.phase;
+    return one.launch == other.launch && one.block == other.block && one.thread == other.thread &&
+           one.phase == other.phase;
 }
 
 bool ordered(const Actor& first, const Actor& second) {
@@ -373,7 +374,8 @@ void checked_unwritten(u64 start, u64 size, unsigned char* unwritten, int set) {
             unwritten[i] = device.unwritten(start + i);
 }
 
-void checked_submit(void (*body)(const void*), const u64* params, int fields, unsigned grid, unsigned block, u64 before) {
+void checked_submit(void (*body)(const void*), const u64* params, int fields, unsigned grid, unsigned block,
+                    u64 before) {
     launches.push_back(Launch{body, std::vector<u64>(params, params + fields), grid, block, before, 0, 0, {}});
 }
 
