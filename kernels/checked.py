@@ -6,6 +6,7 @@ one stream in order, others at the same time unless an event orders them.
 """
 
 import ctypes
+import weakref
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,17 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from kvproof.kernels.builds import BuildError
-from kvproof.kernels.library import Call, Launch
-from kvproof.kernels.memory import bounds
+from kvproof.kernels.library import Call, Launch, address
+from kvproof.kernels.memory import Array, HostMemory, bounds, own_bytes
 from kvproof.kernels.source import read_source, signatures
 
 MOST_ACCESSES: Final = 500_000_000
-WRITABLE, UNWRITTEN = 1, 2
+NO_VIEW, SHARED_VIEW = -1, -2
 NOWHERE: Final = "no array"
 """The array of an access that hits none."""
 _FIELDS: Final = (
     "kind", "launch", "block", "thread", "address", "size", "write",
-    "other_launch", "other_block", "other_thread", "region", "line",
+    "other_launch", "other_block", "other_thread", "line", "view",
 )  # fmt: skip
 
 
@@ -77,8 +78,10 @@ class Finding(NamedTuple):
 class CheckedLibrary:
     """The build whose accesses are watched.
 
-    Memory must be registered before a launch that uses it: `watch` for one launch (or one group of
-    held launches), `keep` for memory whose bytes count as unwritten until a kernel writes them.
+    A launch may access what was registered by `watch` since the launch before it, as it was registered
+    there: a view's gaps don't belong to it. Which parameter an address was computed from isn't known;
+    of several views that hold it one must allow the access. What is registered by `keep` counts as
+    unwritten until a kernel writes it.
     """
 
     def __init__(
@@ -102,16 +105,19 @@ class CheckedLibrary:
         self._library = library = ctypes.PyDLL(str(path))
         library.checked_findings.restype = ctypes.c_void_p
         library.checked_accesses.restype = ctypes.c_uint64
-        library.checked_region.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
+        memory = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int
+        library.checked_view.argtypes = (ctypes.c_int, *memory)
+        library.checked_unwritten.argtypes = memory
         library.checked_submit.argtypes = (
             *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
             *(ctypes.c_uint, ctypes.c_uint, ctypes.c_uint64),
         )
         library.checked_run.argtypes = (ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint64)
-        library.checked_written.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
-        self._kept: dict[int, tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]] = {}
+        self._kept: dict[int, npt.NDArray[np.uint8]] = {}
+        """By where an array begins, its bytes: 1 for those that nobody has written."""
         self._held: list[_Held] | None = None
-        self._watched: dict[tuple[int, int], _Watched] = {}
+        self._watched: list[_Watched] = []
+        """What the next launch may access."""
         self._stream = 0
         self._last: dict[int, int] = {}
         """Per stream the bits of the launches that its next one comes after."""
@@ -137,28 +143,32 @@ class CheckedLibrary:
         return int(self._library.checked_accesses())
 
     def watch(self, values: npt.NDArray[Any], writable: bool) -> None:
-        """Kernels may read this array, and write it if it is writable, until they have run."""
-        low, high = bounds(values)
-        if high > low:
-            known = self._watched.get((low, high))
-            self._watched[low, high] = _Watched(values, writable or (known is not None and known.writable))
+        """The next launch may read this array, and write it if it is writable."""
+        if values.size:
+            self._watched.append(_Watched(values, own_bytes(values), writable))
 
     def keep(self, values: npt.NDArray[Any], written: npt.NDArray[np.bool_] | None = None) -> None:
-        """From now on a read of what no kernel wrote here is a finding. Contiguous arrays only.
+        """From now on a read of what no kernel wrote here is a finding, as long as the array's memory lives.
 
         `written` are the elements that the host has written already: none, if it isn't given.
+        Raises `ValueError` for an array that isn't contiguous.
         """
         if not values.flags.c_contiguous:
             raise ValueError("memory that is kept is contiguous.")
-        known = np.zeros(values.nbytes, np.uint8)
+        unwritten = np.ones(values.nbytes, np.uint8)
         if written is not None:
-            known[:] = np.repeat(written.reshape(-1), values.itemsize)
-        self._kept[bounds(values)[0]] = values, known
+            unwritten[:] = np.repeat(~written.reshape(-1), values.itemsize)
+        start, owner = bounds(values)[0], values
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        self._kept[start] = unwritten
+        weakref.finalize(owner, self._kept.pop, start, None)
 
     def launch(self, kernel: str, parameters: "array[int]", launch: Launch) -> None:
         """Run a kernel to its end, or add it to what is held. Findings are appended."""
         before = self._last.get(self._stream, 0)
-        held = _Held(kernel, array("q", parameters), launch, before)
+        held = _Held(kernel, array("q", parameters), launch, before, tuple(self._watched))
+        self._watched.clear()
         if self._held is None:
             self._run([held])
         else:
@@ -193,52 +203,57 @@ class CheckedLibrary:
             raise ValueError(f"at most 64 launches run together, not {len(held)}.")
         library = self._library
         library.checked_reset()
-        # What is kept comes first: of two registrations of the same memory the first is asked.
-        kept = [self._register_kept(*each) for each in self._kept.values()]
-        for (low, high), watched in self._watched.items():
-            library.checked_region(low, high - low, WRITABLE if watched.writable else 0)
-        starts = [*self._kept, *(low for low, _ in self._watched)]
-        names = [self._name(start, held) for start in starts]
+        # Memory that is kept may end at any time, where it is part of a cycle.
+        kept = tuple(self._kept.items())
+        for start, unwritten in kept:
+            library.checked_unwritten(start, unwritten.size, address(unwritten), 1)
+        names: list[str] = []
         for each in held:
-            body = ctypes.cast(getattr(library, each.kernel), ctypes.c_void_p)
-            at, fields = each.parameters.buffer_info()
-            library.checked_submit(body, at, fields, each.launch.grid, each.launch.block, each.before)
+            self._submit(each, names)
         count = library.checked_run(self.seed, self.rate, self.resident, self._most_accesses)
         self.seed += 1
         self.findings += self._read(count, held, names)
-        for (region, written), _ in zip(kept, self._kept, strict=True):
-            library.checked_written(region, bounds(written)[0], 0)
+        for start, unwritten in kept:
+            library.checked_unwritten(start, unwritten.size, address(unwritten), 0)
+            if not unwritten.any():
+                self._kept.pop(start, None)
         library.checked_reset()
-        if self._held is None:
-            self._watched.clear()
 
-    def _name(self, start: int, held: "list[_Held]") -> str:
-        """The parameter that memory was given as."""
-        fields = (
-            field
-            for each in held
-            for field, value in zip(self.signatures[each.kernel].fields, each.parameters, strict=True)
-            if value == start
+    def _submit(self, held: "_Held", names: list[str]) -> None:
+        """Hand a launch to the runtime, and add to `names` the parameters that its views were given as."""
+        body = ctypes.cast(getattr(self._library, held.kernel), ctypes.c_void_p)
+        at, count = held.parameters.buffer_info()
+        self._library.checked_submit(body, at, count, held.launch.grid, held.launch.block, held.before)
+        fields = dict(
+            zip(reversed(held.parameters), reversed(self.signatures[held.kernel].fields), strict=True)
         )
-        return next(fields, "an array")
-
-    def _register_kept(
-        self, values: npt.NDArray[Any], written: npt.NDArray[np.uint8]
-    ) -> tuple[int, npt.NDArray[np.uint8]]:
-        low, high = bounds(values)
-        region = self._library.checked_region(low, high - low, WRITABLE | UNWRITTEN)
-        self._library.checked_written(region, bounds(written)[0], 1)
-        return region, written
+        for values, mask, writable in held.views:
+            low, high = bounds(values)
+            place = None if mask is None else address(mask)
+            self._library.checked_view(len(names), low, high - low, place, writable)
+            names.append(fields.get(address(values), "an array"))
 
     def _read(self, count: int, held: "list[_Held]", names: list[str]) -> list[Finding]:
         if not count:
             return []
         size = 8 * len(_FIELDS) * count
-        table = np.frombuffer(ctypes.string_at(self._library.checked_findings(), size), np.uint64)
+        table = np.frombuffer(ctypes.string_at(self._library.checked_findings(), size), np.int64)
         return [
             _finding(dict(zip(_FIELDS, row, strict=True)), held, names)
             for row in table.reshape(count, -1).tolist()
         ]
+
+
+class WatchedMemory(HostMemory):
+    """Arrays for kernels to fill: a kernel that reads there what none has written is found."""
+
+    def __init__(self, library: CheckedLibrary) -> None:
+        self._library = library
+
+    def empty(self, shape: tuple[int, ...], kind: type[np.generic]) -> Array:
+        values = super().empty(shape, kind)
+        self._library.keep(values)
+        return values
 
 
 class _Held(NamedTuple):
@@ -246,17 +261,20 @@ class _Held(NamedTuple):
     parameters: "array[int]"
     launch: Launch
     before: int
+    views: "tuple[_Watched, ...]"
 
 
 class _Watched(NamedTuple):
     values: npt.NDArray[Any]
     """Kept alive until the kernels have run."""
+    mask: npt.NDArray[np.uint8] | None
+    """Which bytes are theirs, where they have gaps."""
     writable: bool
 
 
 def _finding(row: dict[str, int], held: list[_Held], names: list[str]) -> Finding:
-    wrong, region = Wrong(row["kind"]), row["region"]
-    race = wrong is Wrong.RACE
+    wrong, view = Wrong(row["kind"]), row["view"]
+    array = "shared memory" if view == SHARED_VIEW else NOWHERE if view == NO_VIEW else names[view]
     return Finding(
         wrong,
         held[row["launch"]].kernel,
@@ -264,6 +282,8 @@ def _finding(row: dict[str, int], held: list[_Held], names: list[str]) -> Findin
         bool(row["write"]),
         row["size"],
         row["address"],
-        names[region] if region < len(names) else "shared memory" if race else NOWHERE,
-        (held[row["other_launch"]].kernel, row["other_block"], row["other_thread"]) if race else None,
+        array,
+        (held[row["other_launch"]].kernel, row["other_block"], row["other_thread"])
+        if wrong is Wrong.RACE
+        else None,
     )

@@ -12,7 +12,7 @@ struct Position {
 
 extern "C" {
 const Position* checked_position();
-void* checked_shared();
+void* checked_shared(unsigned long size);
 void checked_barrier(int line);
 unsigned long long checked_add(unsigned long long* at, unsigned long long value);
 unsigned long long checked_min(unsigned long long* at, unsigned long long value);
@@ -32,7 +32,7 @@ CHECKED_INDEX(checked_thread_index, in_block)
 #define threadIdx checked_thread_index()
 
 #define DEVICE static inline __attribute__((always_inline))
-#define SHARED(Type, name) Type& name = *(Type*)checked_shared()
+#define SHARED(Type, name) Type& name = *(Type*)checked_shared(sizeof(Type))
 #define __syncthreads() checked_barrier(__LINE__)
 #define atomicAdd checked_add
 #define atomicMin checked_min

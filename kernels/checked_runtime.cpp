@@ -1,13 +1,14 @@
 // Runs launches with every access watched: threads are fibers that a seed interleaves, at any access and at
 // barriers; launches that nothing orders run at the same time. What an access does wrong is a finding.
 //
-// For one OS thread. The caller registers the memory of a run, submits launches and runs them; then registrations
-// end, and with them what was known of earlier accesses: whatever was run happens before whatever comes.
+// For one OS thread. The caller submits launches, each with the views of memory that it may access, and runs them; then
+// all that ends, and with it what was known of earlier accesses: whatever was run happens before whatever comes.
 
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 #include <ucontext.h>
 
@@ -17,37 +18,55 @@ typedef uint64_t u64;
 
 enum Kind { OUT_OF_BOUNDS, WRITE_TO_CONST, MISALIGNED, UNINITIALISED, RACE, DIVERGENCE, ENDLESS };
 enum { READ, WRITE, ATOMIC };
-enum { WRITABLE = 1, UNWRITTEN = 2 };
-enum { STACK_BYTES = 1 << 16, SHARED_BYTES = 1 << 14, MOST_FINDINGS = 256 };
+enum { STACK_BYTES = 1 << 16, GUARD_BYTES = 1 << 12, PAGE_BYTES = 1 << 10, MOST_FINDINGS = 256 };
 
-// Who accessed: an index into `Run::actors` is too slow to keep, so packed. 0 is nobody.
+// A thread between two barriers.
 struct Actor {
-    u64 launch : 7, block : 20, thread : 12, phase : 24, atomic : 1;
-    bool nobody() const { return phase == 0; }
-    bool same(const Actor& other) const { return memcmp(this, &other, sizeof other) == 0; }
-};
-static_assert(sizeof(Actor) == 8, "");
-
-// What is known of a byte: its last writer, and two of its last readers.
-struct Byte {
-    Actor writer, readers[2];
+    unsigned block, phase;
+    unsigned short launch, thread;
 };
 
-struct Region {
-    u64 start, size;
-    int flags;
-    std::vector<Byte> bytes;
-    std::vector<unsigned char> written;
+// An access of some of eight bytes, a bit for each.
+struct Access {
+    Actor actor;
+    unsigned char what, bytes;
+};
 
-    Region(u64 start, u64 size, int flags) : start(start), size(size), flags(flags), bytes(size) {
-        if (flags & UNWRITTEN) written.assign(size, 0);
+struct Page {
+    // Per eight bytes the accesses that a later one may race with, less those that another one stands for.
+    std::vector<Access> accesses[PAGE_BYTES / 8];
+    bool unwritten[PAGE_BYTES];
+};
+
+// What is known of each byte, whatever views hold it.
+struct Shadow {
+    std::unordered_map<u64, std::unique_ptr<Page>> pages;
+
+    Page& page(u64 at) {
+        std::unique_ptr<Page>& found = pages[at / PAGE_BYTES];
+        if (!found) found.reset(new Page());
+        return *found;
     }
-    bool holds(u64 at, u64 length) const { return at >= start && at + length <= start + size; }
+    bool& unwritten(u64 at) { return page(at).unwritten[at % PAGE_BYTES]; }
 };
+
+// Memory that a launch may access, as one of its parameters: without the gaps that `mask` has a 0 for.
+struct View {
+    int number;
+    u64 start, size;
+    const unsigned char* mask;
+    bool writable;
+
+    bool holds(u64 at, u64 length) const {
+        return at >= start && at + length <= start + size && !(mask && memchr(mask + (at - start), 0, length));
+    }
+};
+enum { NO_VIEW = -1, SHARED_VIEW = -2 };
 
 struct Finding {
     // All 8 bytes wide, read by the host as they lie.
-    u64 kind, launch, block, thread, address, size, write, other_launch, other_block, other_thread, region, line;
+    u64 kind, launch, block, thread, address, size, write, other_launch, other_block, other_thread, line;
+    int64_t view;
 };
 
 struct Dimensions {
@@ -63,6 +82,7 @@ struct Launch {
     unsigned grid, block;
     u64 before;  // a bit for each launch that ends before this one begins
     unsigned started, ended;
+    std::vector<View> views;
 };
 
 struct Block;
@@ -78,11 +98,13 @@ struct Fiber {
 struct Block {
     int launch;
     std::vector<std::unique_ptr<Fiber>> fibers;
-    std::unique_ptr<Region> shared;
-    alignas(16) unsigned char memory[SHARED_BYTES];
+    // What the kernel declares, when its first thread comes there; behind it lies nobody's memory.
+    std::vector<unsigned char> memory;
+    View shared;
+    Shadow shadow;
 };
 
-std::vector<std::unique_ptr<Region>> regions;
+Shadow device;
 std::vector<Launch> launches;
 std::vector<Finding> findings;
 std::vector<unsigned char*> free_stacks;
@@ -107,14 +129,14 @@ void stop_thread() {
     yield();
 }
 
-Actor actor_of(const Fiber& fiber, bool atomic) {
-    Actor actor = {};
-    actor.launch = fiber.block->launch;
-    actor.block = fiber.position.in_grid.x;
-    actor.thread = fiber.position.in_block.x;
-    actor.phase = fiber.phase;
-    actor.atomic = atomic;
-    return actor;
+Actor actor_of(const Fiber& fiber) {
+    const Position& at = fiber.position;
+    return {at.in_grid.x, fiber.phase, (unsigned short)fiber.block->launch, (unsigned short)at.in_block.x};
+}
+
+bool same(const Actor& one, const Actor& other) {
+    return one.launch == other.launch && one.block == other.block && one.thread == other.thread &&
+           one.phase == other.phase;
 }
 
 bool ordered(const Actor& first, const Actor& second) {
@@ -123,18 +145,13 @@ bool ordered(const Actor& first, const Actor& second) {
     return first.thread == second.thread || first.phase < second.phase;
 }
 
-int region_number(const Region* region) {
-    for (size_t i = 0; i < regions.size(); i++)
-        if (regions[i].get() == region) return (int)i;
-    return -1;
-}
-
-void report(Kind kind, u64 at, u64 size, int what, const Region* region, const Actor* other) {
-    const Actor self = actor_of(*current, false);
+void report(Kind kind, u64 at, u64 size, int what, const View* view, const Actor* other) {
+    const Actor self = actor_of(*current);
+    const int number = view ? view->number : NO_VIEW;
     for (const Finding& known : findings)
         // One for each kernel's place in memory would drown the rest.
         if (known.kind == (u64)kind && known.launch == self.launch && known.block == self.block &&
-            known.thread == self.thread && known.region == (u64)region_number(region))
+            known.thread == self.thread && known.view == number)
             return;
     if (findings.size() >= MOST_FINDINGS) return;
     Finding found = {};
@@ -142,10 +159,10 @@ void report(Kind kind, u64 at, u64 size, int what, const Region* region, const A
     found.launch = self.launch;
     found.block = self.block;
     found.thread = self.thread;
-    found.address = region ? at - region->start : at;
+    found.address = view ? at - view->start : at;
     found.size = size;
     found.write = what != READ;
-    found.region = (u64)region_number(region);
+    found.view = number;
     if (other) {
         found.other_launch = other->launch;
         found.other_block = other->block;
@@ -154,51 +171,58 @@ void report(Kind kind, u64 at, u64 size, int what, const Region* region, const A
     findings.push_back(found);
 }
 
-const Actor* unordered(const Byte& byte, const Actor& self, int what) {
-    if (!byte.writer.nobody() && !(what == ATOMIC && byte.writer.atomic) && !ordered(byte.writer, self))
-        return &byte.writer;
-    if (what != READ)
-        for (const Actor& reader : byte.readers)
-            if (!reader.nobody() && !(what == ATOMIC && reader.atomic) && !ordered(reader, self)) return &reader;
-    return nullptr;
-}
+bool may_race(int what, int other) { return (what != READ || other != READ) && !(what == ATOMIC && other == ATOMIC); }
 
-void remember(Byte& byte, const Actor& self, int what) {
-    if (what == READ) {
-        // The latest of one thread stands for its earlier ones; the older of two others gives way.
-        const bool first = byte.readers[0].launch == self.launch && byte.readers[0].block == self.block &&
-                           byte.readers[0].thread == self.thread;
-        if (!first) byte.readers[1] = byte.readers[0];
-        byte.readers[0] = self;
-    } else {
-        byte.writer = self;
-        byte.readers[0] = byte.readers[1] = Actor{};
-    }
-}
-
-void touch(Region& region, u64 at, u64 size, int what) {
-    const Actor self = actor_of(*current, what == ATOMIC);
-    const Actor* other = nullptr;
-    bool unwritten = false;
-    Actor found = {};
-    for (u64 i = at - region.start; i < at - region.start + size; i++) {
-        Byte& byte = region.bytes[i];
-        if (!other && (other = unordered(byte, self, what))) found = *other;
-        if (!region.written.empty()) {
-            unwritten |= what != WRITE && !region.written[i];
-            if (what != READ) region.written[i] = 1;
+// Adds an access to those of its eight bytes. An earlier one that it doesn't come after is told, if the two may race.
+void remember(std::vector<Access>& accesses, Access self, bool& race, Actor& other) {
+    const unsigned char bytes = self.bytes;
+    size_t kept = 0;
+    for (Access earlier : accesses) {
+        if (earlier.bytes & bytes) {
+            if (!ordered(earlier.actor, self.actor)) {
+                if (!race && may_race(earlier.what, self.what)) race = true, other = earlier.actor;
+            } else if (self.what == WRITE || self.what == earlier.what) {
+                // Whatever would race with the earlier one races with this one.
+                earlier.bytes &= ~bytes;
+            }
         }
-        remember(byte, self, what);
+        if (earlier.bytes && earlier.what == self.what && same(earlier.actor, self.actor))
+            self.bytes |= earlier.bytes;
+        else if (earlier.bytes)
+            accesses[kept++] = earlier;
     }
-    if (other) report(RACE, at, size, what, &region, &found);
-    if (unwritten) report(UNINITIALISED, at, size, what, &region, nullptr);
+    accesses.resize(kept);
+    accesses.push_back(self);
 }
 
-Region* find_region(u64 at, u64 size) {
-    if (current->block->shared->holds(at, size)) return current->block->shared.get();
-    for (auto& region : regions)
-        if (region->holds(at, size)) return region.get();
-    return nullptr;
+void touch(Shadow& shadow, const View& view, u64 at, u64 size, int what) {
+    // An access is aligned, so it lies in one page.
+    Page& page = shadow.page(at);
+    const u64 first = at % PAGE_BYTES, end = first + size;
+    bool race = false, unwritten = false;
+    Actor other = {};
+    for (u64 byte = first; byte < end; byte = (byte | 7) + 1) {
+        const unsigned char bytes = (unsigned char)(size >= 8 ? 0xFF : ((1 << size) - 1) << byte % 8);
+        remember(page.accesses[byte / 8], {actor_of(*current), (unsigned char)what, bytes}, race, other);
+    }
+    for (u64 byte = first; byte < end; byte++) {
+        unwritten |= what != WRITE && page.unwritten[byte];
+        if (what != READ) page.unwritten[byte] = false;
+    }
+    if (race) report(RACE, at, size, what, &view, &other);
+    if (unwritten) report(UNINITIALISED, at, size, what, &view, nullptr);
+}
+
+// Of several that hold it one that allows the access, if there is one.
+const View* find_view(u64 at, u64 size, int what) {
+    if (current->block->shared.holds(at, size)) return &current->block->shared;
+    const View* found = nullptr;
+    for (const View& view : launches[current->block->launch].views)
+        if (view.holds(at, size)) {
+            if (what == READ || view.writable) return &view;
+            if (!found) found = &view;
+        }
+    return found;
 }
 
 bool own_memory(u64 at, u64 size) {
@@ -217,20 +241,20 @@ void access(u64 at, u64 size, int what) {
         stop_thread();
     }
     if ((random_number() >> 20 & 1023) < preempt_rate) yield();
-    Region* region = find_region(at, size);
-    if (!region) {
+    const View* view = find_view(at, size, what);
+    if (!view) {
         report(OUT_OF_BOUNDS, at, size, what, nullptr, nullptr);
         stop_thread();
     }
-    if (what != READ && !(region->flags & WRITABLE)) {
-        report(WRITE_TO_CONST, at, size, what, region, nullptr);
+    if (what != READ && !view->writable) {
+        report(WRITE_TO_CONST, at, size, what, view, nullptr);
         stop_thread();
     }
     if (at % size) {
-        report(MISALIGNED, at, size, what, region, nullptr);
+        report(MISALIGNED, at, size, what, view, nullptr);
         stop_thread();
     }
-    touch(*region, at, size, what);
+    touch(view->number == SHARED_VIEW ? current->block->shadow : device, *view, at, size, what);
 }
 
 // --- threads, blocks, launches ------------------------------------------------------------------
@@ -266,8 +290,6 @@ void start_block(int number) {
     Launch& launch = launches[number];
     std::unique_ptr<Block> block(new Block());
     block->launch = number;
-    memset(block->memory, 0xCB, SHARED_BYTES);
-    block->shared.reset(new Region((u64)block->memory, SHARED_BYTES, WRITABLE | UNWRITTEN));
     for (unsigned thread = 0; thread < launch.block; thread++)
         block->fibers.push_back(start_fiber(block.get(), launch, launch.started, thread));
     launch.started++;
@@ -338,28 +360,28 @@ bool advance(Block& block) {
 extern "C" {
 
 void checked_reset() {
-    regions.clear();
+    device.pages.clear();
     launches.clear();
     findings.clear();
 }
 
-int checked_region(u64 start, u64 size, int flags) {
-    regions.emplace_back(new Region(start, size, flags));
-    return (int)regions.size() - 1;
+// Sets which bytes nobody has written yet, or tells which nobody has written still.
+void checked_unwritten(u64 start, u64 size, unsigned char* unwritten, int set) {
+    for (u64 i = 0; i < size; i++)
+        if (set)
+            device.unwritten(start + i) = unwritten[i];
+        else
+            unwritten[i] = device.unwritten(start + i);
 }
 
-// Whether each byte of a region that was unwritten at first is written now.
-void checked_written(int region, unsigned char* target, int set) {
-    std::vector<unsigned char>& written = regions[region]->written;
-    if (set)
-        memcpy(written.data(), target, written.size());
-    else
-        memcpy(target, written.data(), written.size());
+void checked_submit(void (*body)(const void*), const u64* params, int fields, unsigned grid, unsigned block,
+                    u64 before) {
+    launches.push_back(Launch{body, std::vector<u64>(params, params + fields), grid, block, before, 0, 0, {}});
 }
 
-int checked_submit(void (*body)(const void*), const u64* params, int fields, unsigned grid, unsigned block, u64 before) {
-    launches.push_back(Launch{body, std::vector<u64>(params, params + fields), grid, block, before, 0, 0});
-    return (int)launches.size() - 1;
+// A view of the launch that was submitted last.
+void checked_view(int number, u64 start, u64 size, const unsigned char* mask, int writable) {
+    launches.back().views.push_back(View{number, start, size, mask, writable != 0});
 }
 
 int checked_run(u64 seed, unsigned rate, unsigned most_resident, u64 most_accesses) {
@@ -383,7 +405,15 @@ u64 checked_accesses() { return accesses; }
 // --- what the kernels call ------------------------------------------------------------------------
 
 const Position* checked_position() { return &current->position; }
-void* checked_shared() { return current->block->memory; }
+void* checked_shared(unsigned long size) {
+    Block& block = *current->block;
+    if (block.memory.empty()) {
+        block.memory.assign(size + GUARD_BYTES, 0xCB);
+        block.shared = {SHARED_VIEW, (u64)block.memory.data(), size, nullptr, true};
+        for (u64 i = 0; i < size; i++) block.shadow.unwritten(block.shared.start + i) = true;
+    }
+    return block.memory.data();
+}
 void checked_barrier(int line) {
     current->barrier = line;
     yield();

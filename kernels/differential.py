@@ -16,7 +16,7 @@ import numpy as np
 from kvproof.kernels.backends.cpu_backend import CpuBackend
 from kvproof.kernels.builds import build_checked, build_cpu
 from kvproof.kernels.calls import Kernels
-from kvproof.kernels.checked import CheckedLibrary
+from kvproof.kernels.checked import CheckedLibrary, WatchedMemory
 from kvproof.kernels.compare_layouts import compare_layouts
 from kvproof.kernels.compare_numbers import compare_attention, compare_quantized
 from kvproof.kernels.compare_words import (
@@ -56,7 +56,8 @@ def differences(
     name, compare = tuple(COMPARISONS.items())[seed % len(COMPARISONS)]
     random = np.random.default_rng(seed)
     launch = LAUNCHES[int(random.integers(len(LAUNCHES)))]
-    case = Case(Kernels(library, launch), CpuBackend(library, launch), random, conflicts, torch)
+    memory = WatchedMemory(library) if isinstance(library, CheckedLibrary) else None
+    case = Case(Kernels(library, launch), CpuBackend(library, launch, memory), random, conflicts, torch)
     return [f"case {seed} ({name}, {launch}): {what}" for what in compare(case)]
 
 

@@ -115,3 +115,14 @@ def bounds(values: npt.NDArray[Any]) -> tuple[int, int]:
         else:
             high += stride * (size - 1)
     return low, high
+
+
+def own_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
+    """1 for each byte within a view's `bounds` that belongs to it, and 0 in its gaps; None without any."""
+    if values.flags.forc:
+        return None
+    low, high = bounds(values)
+    found = np.zeros(high - low, np.uint8)
+    start = values.__array_interface__["data"][0] - low
+    np.ndarray((*values.shape, values.itemsize), np.uint8, found, start, (*values.strides, 1))[:] = 1
+    return None if found.all() else found

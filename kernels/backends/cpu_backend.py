@@ -14,5 +14,7 @@ class CpuBackend(SourceBackend):
 
     name = "cpu"
 
-    def __init__(self, library: Library | None = None, launch: Launch | None = None) -> None:
-        super().__init__(library or CpuLibrary(build_cpu()), HostMemory(), launch or Launch())
+    def __init__(
+        self, library: Library | None = None, launch: Launch | None = None, memory: HostMemory | None = None
+    ) -> None:
+        super().__init__(library or CpuLibrary(build_cpu()), memory or HostMemory(), launch or Launch())

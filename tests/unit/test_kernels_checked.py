@@ -6,10 +6,13 @@ import pytest
 from kvproof.kernels import builds, differential
 from kvproof.kernels.backends.checked_backend import CheckedBackend
 from kvproof.kernels.backends.cpu_backend import CpuBackend
+from kvproof.kernels.backends.source_backend import word_strides
 from kvproof.kernels.calls import Kernels
-from kvproof.kernels.checked import CheckedLibrary, Wrong
+from kvproof.kernels.checked import CheckedLibrary, WatchedMemory, Wrong
 from kvproof.kernels.faults import all_faults, of_gate
-from kvproof.kernels.library import Launch
+from kvproof.kernels.layouts import strided
+from kvproof.kernels.library import Call, Launch, address
+from kvproof.kernels.memory import bounds, own_bytes
 from kvproof.kernels.misuses import MISUSES, torn
 from kvproof.kernels.source import read_source
 from kvproof.kernels.words import Geometry
@@ -174,6 +177,117 @@ def test_a_row_that_lies_outside_every_array_is_not_written(library):
     assert memory[:8].all() and not memory[8:].any()
 
 
+# --- views of memory ------------------------------------------------------------------------------
+
+
+def test_blocks_may_be_copied_between_two_views_of_one_pool_that_lie_in_turns(library):
+    pool = np.arange(8 * 2 * 4 * 8, dtype=np.uint64).reshape(1, 8, 2, 4, 1, 8)
+    wanted = pool.copy()
+    wanted[:, 3] = wanted[:, 2]
+    Kernels(library, SPREAD).copy_blocks(pool[:, 0::2], pool[:, 1::2], ints(1), ints(1), ints(4))
+    assert library.findings == [] and np.array_equal(pool, wanted)
+
+
+def test_keys_may_be_copied_to_the_values_that_lie_between_them(library):
+    cache = np.arange(4 * 4 * 2 * 2 * 8, dtype=np.float32).reshape(1, 4, 4, 2, 2, 8).swapaxes(2, 3)
+    wanted = cache.copy()
+    wanted[:, 2, 1] = cache[:, 0, 0]
+    Kernels(library, SPREAD).copy_blocks(cache[:, :, :1], cache[:, :, 1:], ints(0), ints(2), ints(4))
+    assert library.findings == [] and np.array_equal(cache, wanted)
+
+
+def test_tokens_may_lie_between_the_rows_of_the_cache(library):
+    rows = np.arange(16 * 2 * 8, dtype=np.uint64).reshape(8, 2, 1, 2, 1, 8)
+    tokens = rows[:, 1]
+    cache = rows[:, 0].reshape(2, 4, 1, 2, 1, 8).transpose(2, 0, 3, 1, 4, 5)
+    assert np.shares_memory(rows, cache)
+    Kernels(library, SPREAD).reshape_and_cache(tokens, cache, np.arange(8)[::-1].copy())
+    assert library.findings == [] and np.array_equal(rows[::-1, 0], rows[:, 1])
+
+
+def own(values):
+    low, high = bounds(values)
+    mask = own_bytes(values)
+    return list(range(high - low)) if mask is None else np.flatnonzero(mask).tolist()
+
+
+def test_the_bytes_of_a_view_are_its_elements():
+    memory = np.zeros((4, 6), np.uint16)
+    for view in (
+        memory,
+        memory.T,
+        memory[::-1],
+        memory[1:3, ::-2],
+        memory[:, 2:3],
+        np.broadcast_to(memory[0], (3, 6)),
+    ):
+        low = bounds(view)[0]
+        wanted = {
+            address(view[at : at + 1, to : to + 1]) - low + byte
+            for at in range(view.shape[0])
+            for to in range(view.shape[1])
+            for byte in range(2)
+        }
+        assert own(view) == sorted(wanted)
+
+
+def test_what_lies_together_has_no_gaps():
+    memory = np.zeros((4, 6), np.uint16)
+    assert own_bytes(memory) is own_bytes(memory.T) is own_bytes(memory[1:3, ::-1]) is None
+
+
+def test_a_write_between_the_rows_of_a_view_does_not_happen(library):
+    memory = np.zeros((4, 3), np.uint64)
+    rows = memory[:, :2]
+    digests = np.zeros(5, np.uint64)
+    library.watch(digests, False)
+    library.watch(rows, True)
+    at = address(rows)
+    sizes = {"tokens": 5, "layers": 1, "heads": 1, "words": 1}
+    Call(library, "synthesize", {"key": at, "value": at + 48, "digests": address(digests), **sizes})(SPREAD)
+    assert kinds(library) == {Wrong.OUT_OF_BOUNDS}
+    assert rows.all() and not memory[:, 2].any()
+
+
+# --- what a launch may write -----------------------------------------------------------------------
+
+
+def overwrite(library, digests):
+    """Digests are the kernel's input, and it writes contents over them."""
+    values = np.zeros((len(digests), 1), np.uint64)
+    library.watch(digests, False)
+    library.watch(values, True)
+    at = {"digests": address(digests), "key": address(digests), "value": address(values)}
+    sizes = {"tokens": len(digests), "layers": 1, "heads": 1, "words": 1}
+    Call(library, "synthesize", at | sizes)(Launch())
+
+
+def test_an_input_is_not_written_though_it_is_kept(library):
+    digests = np.zeros(4, np.uint64)
+    library.keep(digests, np.ones(4, bool))
+    overwrite(library, digests)
+    assert kinds(library) == {Wrong.WRITE_TO_CONST} and not digests.any()
+
+
+def test_an_input_is_not_written_though_another_launch_of_the_group_may(library):
+    digests = np.full(4, 7, np.uint64)
+    with library.together():
+        overwrite(library, digests)
+        Kernels(library).zero_blocks(digests.reshape(1, 1, 1, 4, 1, 1), ints(0))
+    assert kinds(library) == {Wrong.WRITE_TO_CONST} and not digests.any()
+    assert {finding.kernel for finding in library.findings} == {"synthesize"}
+
+
+def test_a_launch_has_only_what_was_registered_for_it(library):
+    words = np.zeros(8, np.uint64)
+    library.watch(words, True)
+    call = CpuBackend(library)._prepare("x", "synthesize", {"layers": 1, "heads": 1, "words": 1})
+    overwrite(library, np.zeros(1, np.uint64))
+    library.findings.clear()
+    call(Launch(), key=address(words), value=address(words), digests=address(words), tokens=1)
+    assert kinds(library) == {Wrong.OUT_OF_BOUNDS}
+
+
 # --- several launches in flight ----------------------------------------------------------------------
 
 
@@ -193,6 +307,73 @@ def test_the_same_launch_without_the_mistake_is_silent(built, fault):
         library = CheckedLibrary(built, seed=seed)
         assert not torn(MISUSES[fault.name](library, False))
         assert library.findings == []
+
+
+@pytest.mark.parametrize("readers", [1, 3, 5, 8])
+def test_a_write_that_awaits_all_readers_but_one_is_found_with_every_seed(built, readers):
+    for seed in range(60):
+        library = CheckedLibrary(built, seed=seed)
+        read_and_load(library, readers, awaited=readers - 1)
+        assert kinds(library) == {Wrong.RACE}
+
+
+def test_a_write_that_awaits_all_readers_is_silent(built):
+    for seed in range(20):
+        library = CheckedLibrary(built, seed=seed)
+        read_and_load(library, 8, awaited=8)
+        assert library.findings == []
+
+
+def read_and_load(library, readers: int, awaited: int):
+    """Streams read a block, and one loads it that awaits the last of them."""
+    cache, host, kernels = cache_of(4, 2, 4, 1, 8), cache_of(4, 2, 4, 1, 8), Kernels(library, SPREAD)
+    events = []
+    with library.together():
+        for stream in range(readers):
+            library.on(stream)
+            kernels.gather_slots(tokens_like(cache, 4, 0), cache, ints(4, 5, 6, 7))
+            events.append(library.record())
+        library.on(readers)
+        for event in events[readers - awaited :]:
+            library.wait(event)
+        kernels.copy_blocks(host, cache, ints(0), ints(1), ints(4))
+
+
+@pytest.mark.parametrize("adders", [1, 2, 4])
+def test_a_plain_write_that_awaits_all_atomic_adders_but_one_is_found_with_every_seed(built, adders):
+    for seed in range(60):
+        library = CheckedLibrary(built, seed=seed)
+        add_and_zero(library, adders, awaited=adders - 1)
+        assert kinds(library) == {Wrong.RACE}
+
+
+def test_a_plain_write_that_awaits_all_atomic_adders_is_silent(built):
+    for seed in range(20):
+        library = CheckedLibrary(built, seed=seed)
+        add_and_zero(library, 4, awaited=4)
+        assert library.findings == []
+
+
+def add_and_zero(library, adders: int, awaited: int):
+    """Streams add to the same sums, and one zeroes them that awaits the last of the others."""
+    cache, sums = cache_of(2, 2, 4, 1, 4), np.zeros((1, 1, 2), np.uint64)
+    values = {"cache": cache, "blocks": ints(1), "starts": ints(0), "ends": ints(4), "digests": sums}
+    values["errors"] = np.zeros(2, np.uint64)
+    places = {name: address(each) for name, each in values.items()}
+    events = []
+    with library.together():
+        for stream in range(adders):
+            library.on(stream)
+            for name, each in values.items():
+                library.watch(each, name in ("digests", "errors"))
+            Call(library, "fingerprint_blocks", places | {"count": 1} | word_strides(strided(cache, 0)))(
+                SPREAD
+            )
+            events.append(library.record())
+        library.on(adders)
+        for event in events[adders - awaited :]:
+            library.wait(event)
+        Kernels(library).zero_blocks(sums.reshape(1, 1, 1, 2, 1, 1), ints(0))
 
 
 def test_unordered_launches_on_different_blocks_are_silent(built):
@@ -234,6 +415,26 @@ def test_a_build_that_is_not_watched_is_refused():
     built = builds.build(source, builds.CHECKED_PRELUDE, options, builds.CHECKED_RUNTIME)
     with pytest.raises(builds.BuildError, match="don't arrive"):
         CheckedLibrary(built)
+
+
+def test_an_array_for_a_kernel_to_fill_is_unwritten_until_it_has(library):
+    cache = cache_of(4, 2, 4, 1, 4)
+    read = WatchedMemory(library).empty((2, 1, 2, 1, 4), np.uint64)
+    kernels = Kernels(library, SPREAD)
+    kernels.gather_slots(read, cache, ints(5, -1))
+    kernels.reshape_and_cache(read[:1], cache, ints(3))
+    assert library.findings == []
+    kernels.reshape_and_cache(read[1:], cache, ints(2))
+    assert kinds(library) == {Wrong.UNINITIALISED}
+
+
+def test_what_is_kept_is_forgotten_with_its_memory(library):
+    memory = WatchedMemory(library)
+    kept = [memory.empty((4,), np.uint64) for _ in range(3)]
+    library.keep(cache_of(4, 2, 4, 1, 8)[0, 1])
+    assert len(library._kept) == 3
+    del kept
+    assert not library._kept
 
 
 def test_memory_that_is_not_whole_cannot_be_kept(library):

@@ -69,6 +69,19 @@ def test_an_input_that_is_written_to_is_found():
     assert "write_to_const: synthesize" in result.error
 
 
+def test_an_output_that_is_read_before_it_is_written_is_found():
+    with devices.using(planted("own-output-read")):
+        result = soak(100, 0)
+    assert "uninitialised: synthesize" in result.error
+
+
+def test_a_read_of_a_token_that_nobody_wrote_is_no_fault_of_the_kernel():
+    device = Device(CONFIG, backend=CheckedBackend())
+    assert {each.found for each in device.verify([(1, 0, 5)])} != {5}
+    assert device.copy([(1, 2, 3)]).clean
+    assert device.take_findings() == ()
+
+
 def test_findings_are_taken_once(wild):
     device = Device(CONFIG, backend=wild)
     device.write([-1], [5])
