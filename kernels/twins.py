@@ -69,13 +69,19 @@ def bf16_values(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 
 def attention(query: Floats, key: Floats, value: Floats, scale: float) -> Floats:
-    """Of queries `[query_heads, dims]` over keys and values `[positions, heads, dims]`."""
+    """Of queries `[query_heads, dims]` over keys and values `[positions, heads, dims]`: the softmax of
+    their scores, whatever is no number among them. Over no position it is 0."""
     group = query.shape[0] // key.shape[1]
     result = np.zeros_like(query)
-    for head in range(query.shape[0]):
-        scores = key[:, head // group] @ query[head] * scale
-        weights = np.exp(scores - scores.max())
-        result[head] = weights / weights.sum() @ value[:, head // group]
+    if not len(key):
+        return result
+    # A product of matrices may leave out what is multiplied by 0.
+    with np.errstate(invalid="ignore"):
+        for head in range(query.shape[0]):
+            scores = (key[:, head // group] * query[head]).sum(axis=1) * scale
+            weights = np.exp(scores - scores.max())
+            shares = weights / weights.sum()
+            result[head] = (shares[:, None] * value[:, head // group]).sum(axis=0)
     return result
 
 

@@ -11,7 +11,7 @@ from kvproof.kernels.backends.numpy_backend import NumpyBackend
 from kvproof.kernels.calls import Kernels
 from kvproof.kernels.faults import of_gate
 from kvproof.kernels.layouts import LayoutError
-from kvproof.kernels.library import Call, CpuLibrary, address
+from kvproof.kernels.library import Call, CpuLibrary, Launch, address
 from kvproof.kernels.source import read_source
 from kvproof.kernels.words import Geometry
 
@@ -226,6 +226,43 @@ def test_every_half_and_every_e4m3_byte_is_widened_exactly(library):
             scale=1.0,
         )
         assert np.array_equal(found, wanted, equal_nan=True)
+
+
+POISON = np.full(4, -1, np.int32).view(np.float32)
+FAR = np.full(4, -1000, np.float32)
+INFINITE = np.array([np.inf, 0, 0, 0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "entries", "wanted"),
+    [
+        ({1: POISON}, 0, [0, 1, 2], [np.nan] * 4),
+        ({1: INFINITE}, 0, [0, 1, 2], [np.nan] * 4),
+        ({1: -INFINITE}, 0, [0, 1, 2], [4, 5, 6, 7]),
+        ({0: -INFINITE, 1: -INFINITE, 2: -INFINITE}, 0, [0, 1, 2], [np.nan] * 4),
+        ({}, np.inf, [0, 1, 2], [np.inf, 5, 6, 7]),
+        ({}, -np.inf, [0, 1, 2], [-np.inf, 5, 6, 7]),
+        ({0: FAR, 1: FAR, 2: FAR}, 0, [-1, 1, 2], [6, 7, 8, 9]),
+        ({0: FAR, 1: FAR, 2: FAR}, 0, [0, -1, 2], [4, 5, 6, 7]),
+        ({0: FAR, 1: FAR, 2: FAR}, 0, [0, 1, 7], [2, 3, 4, 5]),
+        ({0: POISON}, 0, [-1, 1, 2], [6, 7, 8, 9]),
+        ({}, 0, [-1, 3, 7], [0, 0, 0, 0]),
+    ],
+)
+@pytest.mark.parametrize("launch", [Launch(), Launch(grid=2, block=5)])
+def test_attention_is_the_softmax_over_what_lies_in_the_cache(library, launch, keys, value, entries, wanted):
+    key, values = np.zeros((3, 1, 1, 4), np.float32), np.arange(12, dtype=np.float32).reshape(3, 1, 1, 4)
+    for block, elements in keys.items():
+        key[block] = elements
+    values[0, 0, 0, 0] += value
+    found, counted = Kernels(library, launch).paged_attention_decode(
+        np.ones((1, 1, 4), np.float32), key, values, np.array([entries], np.int32), ints(3), scale=1.0
+    )
+    assert np.array_equal(found[0, 0], np.array(wanted, np.float32), equal_nan=True)
+    inside = [entry for entry in entries if 0 <= entry < 3]
+    assert counted.outside == 3 - len(inside)
+    read = (each[inside, 0].astype(np.float64) for each in (key, values))
+    assert np.array_equal(twins.attention(np.ones((1, 4)), *read, 1.0)[0], wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
