@@ -13,12 +13,14 @@ from kvproof.kernels.drawing import (
     Array,
     Case,
     Random,
+    bytes_of,
     equal,
     ints,
     new_cache,
     one,
     random_bytes,
     slots_of,
+    twin_of,
 )
 
 TOLERANCE: Final = 1e-6
@@ -49,7 +51,7 @@ def compare_quantized(case: Case) -> Iterator[str]:
     shape = (2, 3, 2, 4, one(random, 1, 3), one(random, 1, 9))
     tokens = random_bytes(random, (6, 2, 2, *shape[4:]), kind)
     cache = new_cache(random, shape, np.uint8)
-    wanted = cache.copy()
+    wanted = twin_of(cache)
     slots = slots_of(case, 6, 12)
     # A view: scales may lie apart.
     scales = random.choice(np.array([0.5, 1, 2, 3], np.float32), (2, 2 * shape[4]))[:, ::2]
@@ -65,7 +67,7 @@ def compare_quantized(case: Case) -> Iterator[str]:
         yield from equal("torch's bytes", case.torch.quantized(tokens, scales), codes)
     for i in np.flatnonzero((slots >= 0) & (slots < 12)):
         wanted[:, slots[i] // 4, :, slots[i] % 4] = codes[i]
-    yield from equal("quantized bytes", cache, wanted)
+    yield from equal("quantized bytes", bytes_of(cache), bytes_of(wanted))
 
 
 def compare_attention(case: Case) -> Iterator[str]:

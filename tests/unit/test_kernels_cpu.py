@@ -261,8 +261,9 @@ def test_attention_is_the_softmax_over_what_lies_in_the_cache(library, launch, k
     assert np.array_equal(found[0, 0], np.array(wanted, np.float32), equal_nan=True)
     inside = [entry for entry in entries if 0 <= entry < 3]
     assert counted.outside == 3 - len(inside)
-    read = (each[inside, 0].astype(np.float64) for each in (key, values))
-    assert np.array_equal(twins.attention(np.ones((1, 4)), *read, 1.0)[0], wanted, equal_nan=True)
+    read, weighed = (each[inside, 0].astype(np.float64) for each in (key, values))
+    by_twin = twins.attention(np.ones((1, 4)), read, weighed, 1.0)
+    assert np.array_equal(by_twin[0], wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
