@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvproof.kernels import words
+from kvproof.kernels.backends.base import SlotError
 from kvproof.kernels.words import Words
 
 Array = npt.NDArray[Any]
@@ -19,6 +20,7 @@ def slot_of(
 
     `block_size` tokens are a manager block, which is `ratio` kernel blocks. The position's virtual
     block holds `block_size · world` positions, dealt out to the ranks `interleave` at a time.
+    Raises `SlotError` where the row names no block.
     """
     virtual, within = divmod(position, block_size * world)
     portion, rest = divmod(within, interleave)
@@ -26,7 +28,10 @@ def slot_of(
         return -1
     local = portion // world * interleave + rest
     size = block_size // ratio
-    return row[virtual * ratio + local // size] * size + local % size
+    block = row[virtual * ratio + local // size]
+    if block < 0:
+        raise SlotError(f"position {position} lies in block {block}.")
+    return block * size + local % size
 
 
 def fingerprint(block: Words, start: int, end: int) -> tuple[int, int]:

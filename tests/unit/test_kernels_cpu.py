@@ -151,16 +151,61 @@ def test_arguments_that_do_not_fit_are_refused(backend):
         backend.synthesize(np.zeros(1, np.uint64), Geometry(1, 4097, 1))
 
 
-@pytest.mark.parametrize("split", [{"ratio": 3}, {"world": 2, "interleave": 3}, {"world": 2, "rank": 2}])
+@pytest.mark.parametrize("entry", [-1, -2, -(2**31)])
+@pytest.mark.parametrize("size", [1, 4])
+def test_an_entry_below_0_is_no_block_and_no_padding(backend, entry, size):
+    table, lengths = np.array([[2, entry]], np.int32), np.array([2], np.int32)
+    for position in (size, 2 * size - 1):
+        for each in (backend, NumpyBackend()):
+            with pytest.raises(SlotError):
+                each.compute_slot_mapping(table, lengths, ints(0), ints(position), size)
+        with pytest.raises(SlotError):
+            twins.slot_of(table[0].tolist(), position, size, 1, 1, 0, 1)
+    # A rank that doesn't hold the position has nothing to look up.
+    split = {"world": 2, "rank": 1, "interleave": size}
+    assert backend.compute_slot_mapping(table, lengths, ints(0), ints(2 * size), size, **split).tolist() == [
+        -1
+    ]
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"ratio": 3},
+        {"ratio": 0},
+        {"world": 2, "interleave": 3},
+        {"interleave": 0},
+        {"world": 0},
+        {"world": 2, "rank": 2},
+    ],
+)
 def test_a_split_that_does_not_divide_a_block_is_refused(backend, split):
     table, lengths = np.ones((1, 1), np.int32), np.ones(1, np.int32)
     with pytest.raises(ValueError, match="no such split"):
         backend.compute_slot_mapping(table, lengths, ints(0), ints(0), 4, **split)
 
 
-def test_a_length_beyond_the_table_is_never_followed(backend):
+@pytest.mark.parametrize("name", ["cpu", "numpy"])
+def test_what_no_backend_can_follow_is_refused_alike(backend, name):
+    each = backend if name == "cpu" else NumpyBackend()
+    cache, digest = each.new_cache(GEOMETRY, 5, 4), np.zeros(1, np.uint64)
+    table, lengths = np.ones((1, 2), np.int32), np.array([9], np.int32)
+    for block in (2**62, -(2**62), 5, -1):
+        with pytest.raises(SlotError):
+            each.verify_blocks(cache, ints(block), ints(0), digest)
+    # A length beyond the table.
     with pytest.raises(SlotError):
-        backend.compute_slot_mapping(np.ones((1, 2), np.int32), np.array([9], np.int32), ints(0), ints(8), 4)
+        each.compute_slot_mapping(table, lengths, ints(0), ints(8), 4)
+    for call in (
+        lambda: each.verify_blocks(cache, ints(1, 2), ints(1), np.zeros(2, np.uint64)),
+        lambda: each.fingerprint_blocks(cache, ints(1, 2), ints(1), ints(2)),
+        lambda: each.compute_slot_mapping(table, lengths, ints(0, 0), ints(1), 4),
+        lambda: each.compute_slot_mapping(table, lengths[:0], ints(0), ints(1), 4),
+        lambda: each.compute_slot_mapping(table, lengths, ints(0), ints(1), 0),
+    ):
+        with pytest.raises(ValueError, match=r"\d") as refused:
+            call()
+        assert not isinstance(refused.value, SlotError)
 
 
 def test_keys_and_values_may_lie_apart_and_differently(backend):
