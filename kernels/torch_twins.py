@@ -138,6 +138,8 @@ def quantized(tokens: Array, scales: npt.NDArray[np.float32]) -> npt.NDArray[np.
     wide = (given.view(torch.bfloat16) if tokens.dtype == np.uint16 else given).float()
     # Beyond the largest number torch has a NaN, and we have the largest number.
     divided = (wide / torch.from_numpy(scales).unsqueeze(-1)).clamp(-448, 448)
+    # A NaN keeps its sign, and one that the division makes has none.
+    divided = torch.where(wide.isnan(), wide, torch.where(divided.isnan(), torch.nan, divided))
     return np.asarray(divided.to(torch.float8_e4m3fn).view(torch.uint8).numpy())
 
 

@@ -68,6 +68,17 @@ def e4m3_of(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     return np.asarray(codes + 128 * np.signbit(values), np.uint8)
 
 
+def quantized(values: npt.NDArray[np.float32], scales: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """The e4m3 bytes of values `[…, heads, dims]` divided by `scales [heads]`, which may have more axes.
+
+    A NaN keeps its sign; one that the division makes, as of 0 by 0, has none.
+    """
+    with np.errstate(all="ignore"):
+        quotients = values / scales[..., None]
+        quotients[np.isnan(quotients)] = np.nan
+        return e4m3_of(np.where(np.isnan(values), values, quotients))
+
+
 def bf16_values(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     """What bits of bf16 mean: the upper half of an fp32's."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -325,23 +325,34 @@ def test_quantizing_equals_torch(library, kind):
     assert np.array_equal(cache.reshape(-1), wanted)
 
 
-# A division as a GPU has it: whatever isn't a number becomes this one.
-GPU_DIVISION = """
-static f32 divided(f32 a, f32 b) { return a / b == a / b ? a / b : float_of(0x7FFFFFFF); }
-struct Quantize {"""
+# Divisions as processors have them: whatever isn't a number becomes this one.
+DIVISION = """
+static f32 of_processor(f32 a, f32 b) {{ return a / b == a / b ? a / b : float_of({nan}); }}
+DEVICE f32 divided("""
+SIGNED = "if (value != value) return value;"
+UNSIGNED = "quotient == quotient ? quotient : float_of(0x7FC00000)"
 
 
+@pytest.mark.parametrize("nan", ["0x7FFFFFFF", "0xFFC00000"], ids=["GPU", "x86"])
 @pytest.mark.parametrize(
-    ("after", "equal"),
-    [("value == value ? divided(value, scale) : value", True), ("divided(value, scale)", False)],
+    ("before", "after", "fails_with"),
+    [
+        ("", "", ()),
+        (SIGNED, "", ("0x7FFFFFFF", "0xFFC00000")),
+        (UNSIGNED, "quotient", ("0xFFC00000",)),
+    ],
+    ids=["as it is", "sign dropped", "sign of the processor"],
 )
-def test_a_nan_keeps_its_sign_where_a_division_drops_it(after, equal):
-    source, before = read_source(), "value == value ? value / scale : value"
-    assert source.count(before) == source.count("\nstruct Quantize {") == 1
-    source = source.replace(before, after).replace("\nstruct Quantize {", GPU_DIVISION)
+def test_a_nan_keeps_its_sign_and_one_of_a_division_has_none(nan, before, after, fails_with):
+    source = read_source()
+    for place in (before or SIGNED, "value / scale", "\nDEVICE f32 divided("):
+        assert source.count(place) == 1
+    source = source.replace(before, after) if before else source
+    source = source.replace("value / scale", "of_processor(value, scale)")
+    source = source.replace("\nDEVICE f32 divided(", DIVISION.format(nan=nan))
     library = CpuLibrary(builds.build(source, builds.PRELUDE, (*builds.OPTIONS, "-O0")), source)
     seeds = range(QUANTIZED, 60 * KINDS, KINDS)
-    assert equal is not any(differential.differences(seed, library) for seed in seeds)
+    assert any(differential.differences(seed, library) for seed in seeds) is (nan in fails_with)
 
 
 @pytest.mark.parametrize("values", [np.arange(9), np.arange(9)[3:], np.zeros((3, 4), np.uint8)[:, 1:].T])
