@@ -8,7 +8,7 @@ from kvproof.kernels.backends.base import SlotError
 from kvproof.kernels.backends.choose import choose
 from kvproof.kernels.backends.cpu_backend import CpuBackend
 from kvproof.kernels.backends.numpy_backend import NumpyBackend
-from kvproof.kernels.calls import Kernels
+from kvproof.kernels.calls import Counted, Kernels
 from kvproof.kernels.faults import of_gate
 from kvproof.kernels.layouts import LayoutError
 from kvproof.kernels.library import Call, CpuLibrary, Launch, address
@@ -248,6 +248,99 @@ def test_indices_that_a_kernel_would_misread_are_refused(library, wrong):
         with pytest.raises(LayoutError):
             call()
     assert cache.all() and not tokens.any()
+
+
+def test_no_token_no_block_and_no_row_are_nothing_to_do(library):
+    kernels, none = Kernels(library), ints()
+    cache, scales = np.ones((1, 4, 2, 4, 2, 8), np.uint8), np.ones((2, 2), np.float32)
+    # A layout that an empty array's strides don't tell.
+    cache = cache.transpose(0, 1, 2, 4, 3, 5).copy().transpose(0, 1, 2, 4, 3, 5)
+    tokens, empty = np.ones((2, 1, 2, 2, 8), np.uint8), cache[:, :0].copy()
+    for counted in (
+        kernels.quantize_and_cache(tokens[:0].astype(np.float16), cache, none, scales),
+        kernels.quantize_and_cache(tokens.astype(np.float16), empty, ints(-1, -1), scales),
+        kernels.reshape_and_cache(tokens[:0].copy(), cache, none),
+        kernels.reshape_and_cache(tokens, empty, ints(-1, -1)),
+        kernels.gather_slots(tokens[:0].copy(), cache, none),
+        *(
+            kernels.copy_blocks(one, two, none, none, none)
+            for one in (cache, empty)
+            for two in (cache, empty)
+        ),
+        *(kernels.zero_blocks(each, none) for each in (cache, empty)),
+    ):
+        assert counted == Counted()
+    query, table = np.ones((0, 2, 8), np.float32), np.zeros((0, 3), np.int32)
+    found, counted = kernels.paged_attention_decode(
+        query, cache[0, :, 0], cache[0, :, 1], table, none, scale=1.0
+    )
+    assert found.shape == (0, 2, 8) and counted == Counted()
+    assert cache.all()
+
+
+def test_without_blocks_every_place_is_outside(library, backend):
+    kernels, empty = Kernels(library), np.ones((1, 0, 2, 4, 2, 8), np.uint8)
+    tokens, scales = np.ones((2, 1, 2, 2, 8), np.uint8), np.ones((2, 2), np.float32)
+    query, cache = np.ones((1, 2, 8), np.float32), np.ones((1, 4, 2, 4, 2, 8), np.uint8)
+    found, counted = kernels.paged_attention_decode(
+        query, empty[0, :, 0], empty[0, :, 1], np.zeros((1, 1), np.int32), ints(1), scale=1.0
+    )
+    assert not found.any() and counted == Counted(2)
+    for outside in (
+        kernels.quantize_and_cache(tokens.astype(np.float16), empty, ints(0, 1), scales),
+        kernels.reshape_and_cache(tokens, empty, ints(0, 1)),
+        kernels.gather_slots(tokens, empty, ints(0, 1)),
+        kernels.copy_blocks(cache, empty, ints(0, 1), ints(0, 1), ints(1, 1)),
+        kernels.copy_blocks(empty, cache, ints(0, 1), ints(0, 1), ints(1, 1)),
+        kernels.zero_blocks(empty, ints(0, 1)),
+    ):
+        assert outside == Counted(2)
+    assert tokens.all() and cache.all()
+    with pytest.raises(SlotError):
+        backend.gather(backend.new_cache(GEOMETRY, 0, 4), ints(0))
+
+
+def test_elements_that_a_kernel_would_misread_are_refused(library):
+    kernels, slots, scales = Kernels(library), ints(0), np.ones((1, 2), np.float32)
+    tokens, cache = np.ones((1, 1, 1, 2, 6), np.float16), np.zeros((1, 2, 1, 4, 2, 6), np.uint8)
+    raw = np.zeros(200, np.uint8)
+    rows_of_13 = np.ndarray(tokens.shape, np.float16, raw, 0, (60, 60, 60, 13, 2))
+    shifted = np.ndarray(tokens.shape, np.float16, raw, 1, (60, 60, 60, 14, 2))
+    reversed_scales = np.ndarray((1, 2), np.float32, raw, 0, (8, 6))
+    for call in (
+        (tokens, cache, slots, scales.astype(np.float64)),
+        (tokens, cache, slots, reversed_scales),
+        (tokens.astype(np.int16), cache, slots, scales),
+        (tokens.astype(np.float64), cache, slots, scales),
+        (tokens.astype(">f2"), cache, slots, scales),
+        (tokens[..., ::-1], cache, slots, scales),
+        (tokens[0], cache, slots, scales),
+        (tokens, cache.view(np.int8), slots, scales),
+        (tokens, cache[..., ::-1], slots, scales),
+        (rows_of_13, cache, slots, scales),
+        (shifted, cache, slots, scales),
+    ):
+        with pytest.raises(LayoutError, match=r"\.$"):
+            kernels.quantize_and_cache(*call)
+    # The stride of a single one says nothing.
+    alone = np.ndarray((1, 1, 1, 2, 6), np.float16, raw, 0, (61, 63, 65, 12, 2))
+    assert kernels.quantize_and_cache(alone, cache, slots, scales) == Counted()
+    query, table = np.ones((1, 2, 8), np.float32), np.zeros((1, 1), np.int32)
+    key = np.ones((2, 4, 2, 8), np.float16)
+    apart = np.ndarray(key.shape, np.float16, np.zeros(500, np.uint8), 0, (200, 50, 17, 2))
+    for one, two in (
+        (key, key.view(np.uint16)),
+        (key.astype(np.int8), key.astype(np.int8)),
+        *((key.astype(kind), key.astype(kind)) for kind in (np.int16, np.uint32, np.float64)),
+        (apart, apart),
+        (key, key.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3)),
+        (key[:, :0], key[:, :0]),
+        (key[:, :, :0], key[:, :, :0]),
+    ):
+        with pytest.raises(LayoutError, match=r"\.$"):
+            kernels.paged_attention_decode(query, one, two, table, slots, scale=1.0)
+    with pytest.raises(LayoutError, match="windows"):
+        kernels.paged_attention_decode(query, key, key, table, slots, scale=1.0, window=-1)
 
 
 def test_every_half_and_every_e4m3_byte_is_widened_exactly(library):
