@@ -67,9 +67,9 @@ DEVICE u8 e4m3_of(f32 value) {
 
 // A NaN keeps its sign. One that a division makes has a sign on some processors and none on others: here it has none.
 DEVICE f32 divided(f32 value, f32 scale) {
-    if (value != value) return value;
     const f32 quotient = value / scale;
-    return quotient == quotient ? quotient : float_of(0x7FC00000);
+    if (quotient == quotient) return quotient;
+    return value != value ? value : float_of(0x7FC00000);
 }
 
 struct Quantize {

@@ -95,14 +95,21 @@ def _together(array: Strided) -> tuple[int, ...]:
 def in_elements(array: Strided, row: bool = True) -> tuple[int, ...]:
     """An array's strides in elements. Raises `LayoutError` where they aren't whole, where an element isn't
     at a multiple of its size, and where those of a row, the last axis, lie apart though they mustn't."""
-    (found,) = forms(array)
-    if _rest(found, found.strides, found.itemsize):
-        raise LayoutError(
-            f"elements of {array.itemsize} bytes lie at {array.address:#x} and {array.strides} bytes apart."
-        )
-    if row and found.shape[-1] > 1 and found.strides[-1] != found.itemsize:
-        raise LayoutError(f"elements of {array.itemsize} bytes lie {array.strides[-1]} bytes apart in a row.")
-    return tuple(stride // found.itemsize for stride in found.strides)
+    address, shape, strides, itemsize = array
+    return _in_elements(address % UNITS[0], shape, strides, itemsize, row)
+
+
+@lru_cache(maxsize=256)
+def _in_elements(
+    alignment: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int, row: bool
+) -> tuple[int, ...]:
+    (found,) = forms(Strided(alignment, shape, strides, size))
+    if _rest(found, found.strides, size):
+        where = f"{strides} bytes apart, the first {alignment} behind a multiple of {UNITS[0]}"
+        raise LayoutError(f"elements of {size} bytes lie {where}.")
+    if row and shape[-1] > 1 and found.strides[-1] != size:
+        raise LayoutError(f"elements of {size} bytes lie {strides[-1]} bytes apart in a row.")
+    return tuple(stride // size for stride in found.strides)
 
 
 def token_moves(tokens: Strided, cache: Strided) -> Moves:
