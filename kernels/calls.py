@@ -16,6 +16,7 @@ from kvproof.kernels.layouts import (
     LayoutError,
     Strided,
     block_moves,
+    in_elements,
     strided,
     token_moves,
     zero_moves,
@@ -26,6 +27,7 @@ from kvproof.kernels.memory import Array, HostMemory, Memory, addresses
 Indices = npt.NDArray[np.int64]
 SUFFIXES = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(np.uint16): "bf16"}
 """What the kernels call an element; bf16 is kept as its bits."""
+CACHED_SUFFIXES = {**SUFFIXES, np.dtype(np.uint8): "e4m3"}
 MOST_DIMS = 256
 
 
@@ -108,19 +110,21 @@ class Kernels:
     def quantize_and_cache(self, tokens: Array, cache: Array, slots: Indices, scales: Array) -> Counted:
         """Write tokens of fp32, fp16 or bf16 (its bits, as uint16) as e4m3 bytes, divided by
         `scales [sides, heads]` in fp32."""
-        if cache.itemsize != 1 or tokens.strides[-1] != tokens.itemsize or cache.strides[-1] != 1:
-            raise LayoutError("a cache of bytes, and heads whose elements lie together.")
+        if tokens.dtype not in SUFFIXES or (cache.dtype, scales.dtype) != (np.uint8, np.float32):
+            given = f"{tokens.dtype}, {cache.dtype} and {scales.dtype}"
+            raise LayoutError(
+                f"tokens of fp32, fp16 or bf16 (uint16), a cache of uint8, scales of fp32; not {given}."
+            )
+        if tokens.ndim != 5 or cache.ndim != 6:
+            raise LayoutError(f"tokens have 5 axes and a cache has 6, not {tokens.shape} and {cache.shape}.")
         layers, blocks, sides, block_size, heads, dims = cache.shape
         if tokens.shape != (len(slots), layers, sides, heads, dims) or scales.shape != (sides, heads):
             raise LayoutError(f"tokens {tokens.shape}, scales {scales.shape} for a cache {cache.shape}.")
         slots, scales = self._indices(slots), self.memory.taken(scales)
-        steps = [stride // tokens.itemsize for stride in tokens.strides[:4]]
-        fields = dict(zip(TOKEN_AXES, steps, strict=True))
-        fields |= dict(zip(CACHE_AXES, cache.strides[:5], strict=True))
-        fields |= {
-            "scale_side_stride": scales.strides[0] // 4,
-            "scale_head_stride": scales.strides[1] // 4,
-        }
+        fields = dict(zip(TOKEN_AXES, in_elements(self._strided(tokens))[:-1], strict=True))
+        fields |= dict(zip(CACHE_AXES, in_elements(self._strided(cache))[:-1], strict=True))
+        steps = in_elements(self._strided(scales), row=False)
+        fields |= {"scale_side_stride": steps[0], "scale_head_stride": steps[1]}
         fields |= {
             "tokens": self._read(tokens),
             "cache": self._written(cache),
@@ -150,31 +154,35 @@ class Kernels:
         bf16 (uint16) or e4m3 (uint8). `lengths` count the positions of a row; with a window only the
         last `window` are read.
         """
+        if query.ndim != 3 or key.ndim != 4 or key.shape != value.shape:
+            raise LayoutError(f"queries {query.shape}, keys {key.shape} and values {value.shape}.")
         rows, query_heads, dims = query.shape
         blocks, block_size, heads, _ = key.shape
-        if key.strides != value.strides or key.strides[-1] != key.itemsize or key.shape != value.shape:
-            raise LayoutError("keys and values lie differently, or a head's elements apart.")
-        if query_heads % heads or not 0 < dims <= MOST_DIMS or key.shape[3] != dims:
+        if key.dtype not in CACHED_SUFFIXES or key.dtype != value.dtype:
+            given = f"{key.dtype} and {value.dtype}"
+            raise LayoutError(f"keys and values of fp32, fp16, bf16 (uint16) or e4m3 (uint8), not {given}.")
+        strides = in_elements(self._strided(key))
+        if in_elements(self._strided(value)) != strides:
+            raise LayoutError("keys and values lie differently.")
+        if not heads or query_heads % heads or not 0 < dims <= MOST_DIMS or key.shape[3] != dims:
             raise LayoutError(f"queries {query.shape} for keys {key.shape}.")
-        if query.dtype != np.float32 or not query.flags.c_contiguous:
-            raise LayoutError("queries are contiguous fp32.")
+        if query.dtype != np.float32 or not query.flags.c_contiguous or not block_size or window < 0:
+            raise LayoutError("queries are contiguous fp32, and neither blocks of 0 nor windows below 0.")
         query, table, lengths = self.memory.taken(query), self.memory.taken(table), self._indices(lengths)
-        apart = table.shape[1] > 1 and table.strides[1] != 4
-        if table.dtype != np.int32 or apart or not len(table) == len(lengths) == rows:
-            raise LayoutError(f"{rows} queries need as many lengths, and rows of 32 bits that lie together.")
+        if table.dtype != np.int32 or table.ndim != 2 or not len(table) == len(lengths) == rows:
+            raise LayoutError(f"{rows} queries need as many lengths, and rows of 32 bits.")
+        row_stride, _ = in_elements(self._strided(table))
         output = self.memory.full(query.shape, 0, np.float32)
-        strides = [stride // key.itemsize for stride in key.strides]
         fields: dict[str, float] = {
             "query": self._read(query), "output": self._written(output),
             "key": self._read(key), "value": self._read(value), "table": self._read(table),
-            "lengths": self._read(lengths), "rows": rows, "row_stride": table.strides[0] // 4,
+            "lengths": self._read(lengths), "rows": rows, "row_stride": row_stride,
             "row_blocks": table.shape[1], "heads": heads, "query_heads": query_heads, "dims": dims,
             "cache_blocks": blocks, "block_size": block_size, "window": window,
             "block_stride": strides[0], "offset_stride": strides[1], "head_stride": strides[2],
             "scale": scale, "key_scale": key_scale, "value_scale": value_scale,
         }  # fmt: skip
-        suffix = "e4m3" if key.itemsize == 1 else SUFFIXES[key.dtype]
-        return output, self._run(f"paged_attention_decode_{suffix}", fields)
+        return output, self._run(f"paged_attention_decode_{CACHED_SUFFIXES[key.dtype]}", fields)
 
     def _indices(self, values: Indices) -> Indices:
         """Where kernels find them, one behind the other."""

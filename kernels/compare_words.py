@@ -71,9 +71,9 @@ def _compare_copies(case: Case, caches: list[Array]) -> Iterator[str]:
         yield from equal("the cache after copies", *caches)
 
 
-def _or_refusal(call: Callable[..., Any], *arguments: Any) -> Any:
+def _or_refusal(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     try:
-        return call(*arguments)
+        return call(*arguments, **named)
     except SlotError:
         return "refused"
 
@@ -154,6 +154,7 @@ def compare_mapping(case: Case) -> Iterator[str]:
         seen += slots >= 0
     yield from equal("ranks per position", seen, (rows >= 0).astype(np.int64))
     yield from _compare_refusals(case, table, lengths, size, split)
+    yield from _compare_empty_entry(case, table, lengths, size, split)
     if world == 1:
         plain = NumpyBackend().compute_slot_mapping(table, lengths, rows, positions, small)
         yield from equal("slots of kernel blocks", slots, plain)
@@ -172,3 +173,27 @@ def _compare_refusals(
         except SlotError:
             continue
         yield f"row {where} has slots {found.tolist()} at position {position} of {end}"
+
+
+def _compare_empty_entry(
+    case: Case, table: Array, lengths: Array, size: int, split: dict[str, int]
+) -> Iterator[str]:
+    """A position whose entry is below 0 is refused by the rank that would hold it, and by no other one."""
+    random = case.random
+    row, ends = one(random, 0, len(table) - 1), lengths // split["ratio"] * size * split["world"]
+    position = one(random, 0, int(ends[row]) - 1)
+    table = table.copy()
+    table[row] = random.choice([-1, -2, -(2**31)])
+    mapping = np.array([row]), np.array([position])
+    for rank in range(split["world"]):
+        slot = _or_refusal(twins.slot_of, table[row].tolist(), position, size, rank=rank, **split)
+        wanted = slot if isinstance(slot, str) else np.array([slot])
+        mine = case.backend.compute_slot_mapping
+        found = _or_refusal(mine, table, lengths, *mapping, size, rank=rank, **split)
+        yield from equal(f"the slot in no block on rank {rank}", found, wanted)
+        if case.torch:
+            third = _or_refusal(case.torch.slots_of, table, *mapping, size, rank=rank, **split)
+            yield from equal(f"torch's slot in no block on rank {rank}", third, wanted)
+    plain = _or_refusal(NumpyBackend().compute_slot_mapping, table, lengths, *mapping, size // split["ratio"])
+    if split["world"] == 1:
+        yield from equal("the slot in no kernel block", plain, "refused")

@@ -11,6 +11,7 @@ from kvproof.kernels import words
 from kvproof.kernels.backends.base import Report
 from kvproof.kernels.backends.cpu_backend import CpuBackend
 from kvproof.kernels.calls import Counted, Kernels
+from kvproof.kernels.library import address
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator
@@ -94,8 +95,24 @@ def new_tokens(random: Random, shape: tuple[int, ...], kind: Any) -> Array:
     return random_bytes(random, (count, layers, sides, heads + before, dims), kind)[:, :, :, before:]
 
 
-def bytes_of(array: Array) -> bytes:
-    return array.tobytes()
+def memory_of(view: Array) -> Array:
+    """All of the memory that a view is of, with what lies between and behind its elements."""
+    memory: Any = view
+    while memory.base is not None:
+        memory = memory.base
+    return np.asarray(memory)
+
+
+def twin_of(view: Array) -> Array:
+    """The same view of a copy of its memory."""
+    memory = memory_of(view).copy()
+    start = address(view) - address(memory_of(view))
+    return np.ndarray(view.shape, view.dtype, memory.reshape(-1).view(np.uint8), start, view.strides)
+
+
+def bytes_of(view: Array) -> bytes:
+    """Of its memory: what isn't the view's must stay as it was, too."""
+    return memory_of(view).tobytes()
 
 
 def equal(what: str, found: Any, wanted: Any) -> Iterator[str]:

@@ -3,6 +3,8 @@
 // Positions that are weighed together. Fixed, so that neither geometry nor block size changes a result.
 #define CHUNK 64
 #define MOST_DIMS 256
+// Where the maximum begins. Only −∞ lies below: beside any other score it weighs nothing.
+#define LEAST_SCORE (-1.7976931348623157e308)
 
 struct Attend {
     const f32* query;
@@ -30,20 +32,11 @@ struct Attend {
 };
 
 struct Attention {
-    f32 query[MOST_DIMS];
-    f32 sum[MOST_DIMS];
-    f32 lost[MOST_DIMS];
-    f32 weights[CHUNK];
+    f64 sum[MOST_DIMS];
+    f64 weights[CHUNK];
     i64 places[CHUNK];
+    f32 query[MOST_DIMS];
 };
-
-// A sum that keeps what rounding lost, so that long rows are no less exact than short ones.
-DEVICE void add_exactly(f32& sum, f32& lost, f32 value) {
-    const f32 term = value - lost;
-    const f32 next = sum + term;
-    lost = (next - sum) - term;
-    sum = next;
-}
 
 // Where the elements of a row's position begin, or −1.
 DEVICE i64 place_of_position(const Attend& p, const i32* blocks, i64 position, i64 head) {
@@ -66,55 +59,57 @@ DEVICE void paged_attention_decode(const Attend& p, Attention& shared) {
         for (i64 dim = thread; dim < p.dims; dim += threads) {
             shared.query[dim] = p.query[item * p.dims + dim];
             shared.sum[dim] = 0;
-            shared.lost[dim] = 0;
         }
-        f32 most = 0;
-        f32 total = 0;
-        f32 total_lost = 0;
+        f64 most = LEAST_SCORE;
+        f64 total = 0;
+        bool nothing = true;
         for (i64 chunk = start; chunk < end; chunk += CHUNK) {
             const i64 count = end - chunk < CHUNK ? end - chunk : CHUNK;
             __syncthreads();
             for (i64 i = thread; i < count; i += threads) {
                 const i64 place = place_of_position(p, blocks, chunk + i, head / group);
-                f32 dot = 0;
-                f32 dot_lost = 0;
+                f64 dot = 0;
                 if (place < 0)
                     count_error(p.errors, 0);
                 else
                     for (i64 dim = 0; dim < p.dims; dim++)
-                        add_exactly(dot, dot_lost, shared.query[dim] * wide(((const T*)p.key)[place + dim]));
+                        dot += (f64)shared.query[dim] * wide(((const T*)p.key)[place + dim]);
                 shared.places[i] = place;
-                shared.weights[i] = dot * (f32)(p.scale * p.key_scale);
+                shared.weights[i] = dot * (p.scale * p.key_scale);
             }
             __syncthreads();
-            // Every thread joins the weights for itself, in the same order.
-            f32 now = chunk == start ? shared.weights[0] : most;
+            // Every thread finds the maximum and joins the weights for itself, in the same order.
+            f64 now = most;
             for (i64 i = 0; i < count; i++)
                 if (shared.places[i] >= 0 && shared.weights[i] > now) now = shared.weights[i];
-            const f32 fade = chunk == start ? 0 : expf(most - now);
+            const f64 fade = exp(most - now);
             most = now;
+            __syncthreads();
+            for (i64 i = thread; i < count; i += threads) shared.weights[i] = exp(shared.weights[i] - most);
+            __syncthreads();
             total *= fade;
-            total_lost *= fade;
             for (i64 i = 0; i < count; i++)
-                if (shared.places[i] >= 0) add_exactly(total, total_lost, expf(shared.weights[i] - most));
+                if (shared.places[i] >= 0) {
+                    total += shared.weights[i];
+                    nothing = false;
+                }
             for (i64 dim = thread; dim < p.dims; dim += threads) {
-                f32 sum = shared.sum[dim] * fade;
-                f32 lost = shared.lost[dim] * fade;
+                f64 sum = shared.sum[dim] * fade;
                 for (i64 i = 0; i < count; i++)
                     if (shared.places[i] >= 0)
-                        add_exactly(sum, lost, expf(shared.weights[i] - most) *
-                                                   wide(((const T*)p.value)[shared.places[i] + dim]));
+                        sum += shared.weights[i] * wide(((const T*)p.value)[shared.places[i] + dim]);
                 shared.sum[dim] = sum;
-                shared.lost[dim] = lost;
             }
         }
         for (i64 dim = thread; dim < p.dims; dim += threads)
-            p.output[item * p.dims + dim] = total > 0 ? shared.sum[dim] / total * (f32)p.value_scale : 0;
+            p.output[item * p.dims + dim] = nothing ? 0 : (f32)(shared.sum[dim] / total * p.value_scale);
     }
 }
 
 // One query a row, at its last position: `query` and `output` are `[rows, query_heads, dims]`, and query head `h` reads
 // head `h / (query_heads / heads)`. With a window only the last `window` positions are read. `dims` is at most 256.
+// It is the softmax in 64 bits over the positions that lie in the cache, whatever is no number among them; over none it
+// is 0.
 BLOCK_KERNEL(paged_attention_decode_f32, Attend) {
     SHARED(Attention, shared);
     paged_attention_decode<f32>(p, shared);

@@ -55,19 +55,15 @@ struct Part {
     i64 cache_offset;
 };
 
-#define PADDING (-1)
-// No slot that is outside the cache is this one.
-#define NOTHING 0
-
-// False where nothing is to be moved: padding, or a slot outside the cache, which is counted.
-DEVICE bool find_part(const Tokens& p, i64 item, i64 padding, Part& part) {
+// False where nothing is to be moved: padding (−1), if there may be some, or a slot outside the cache, which is counted.
+DEVICE bool find_part(const Tokens& p, i64 item, bool padded, Part& part) {
     part.token = item;
     part.lane = take(part.token, p.lanes);
     part.layer = take(part.token, p.layers);
     part.side = take(part.token, p.sides);
     part.slot = p.slots[part.token];
     if (!inside(part.slot, p.cache_blocks * p.block_size)) {
-        if (part.slot != padding && part.lane + part.layer + part.side == 0) count_error(p.errors, 0);
+        if (!(padded && part.slot == -1) && part.lane + part.layer + part.side == 0) count_error(p.errors, 0);
         return false;
     }
     i64 block = part.slot;
@@ -89,7 +85,7 @@ template <class U>
 DEVICE void reshape_and_cache(const Tokens& p) {
     EACH(item, p.count * p.sides * p.layers * p.lanes) {
         Part part;
-        if (!find_part(p, item, PADDING, part)) continue;
+        if (!find_part(p, item, true, part)) continue;
         claim_slot(p, part);
         const U* source = (const U*)p.tokens + part.token_offset;
         U* target = (U*)p.cache + part.cache_offset;
@@ -110,7 +106,7 @@ template <class U>
 DEVICE void gather_slots(const Tokens& p) {
     EACH(item, p.count * p.sides * p.layers * p.lanes) {
         Part part;
-        if (!find_part(p, item, NOTHING, part)) continue;
+        if (!find_part(p, item, false, part)) continue;
         U* target = (U*)p.tokens + part.token_offset;
         const U* source = (const U*)p.cache + part.cache_offset;
         for (i64 head = 0; head < p.heads; head++)

@@ -65,6 +65,13 @@ DEVICE u8 e4m3_of(f32 value) {
     return (u8)(sign | ((rounded >> 20) - ((127 - 7) << 3)));
 }
 
+// A NaN keeps its sign. One that a division makes has a sign on some processors and none on others: here it has none.
+DEVICE f32 divided(f32 value, f32 scale) {
+    const f32 quotient = value / scale;
+    if (quotient == quotient) return quotient;
+    return value != value ? value : float_of(0x7FC00000);
+}
+
 struct Quantize {
     const void* tokens;
     u8* cache;
@@ -111,11 +118,9 @@ DEVICE void quantize_and_cache(const Quantize& p) {
                      offset * p.offset_stride;
         for (i64 head = 0; head < p.heads; head++) {
             const f32 scale = p.scales[side * p.scale_side_stride + head * p.scale_head_stride];
-            for (i64 unit = lane; unit < p.units; unit += p.lanes) {
-                const f32 value = wide(source[head * p.token_head_stride + unit]);
-                // A GPU's division gives one NaN for all, without their sign.
-                target[head * p.head_stride + unit] = e4m3_of(value == value ? value / scale : value);
-            }
+            for (i64 unit = lane; unit < p.units; unit += p.lanes)
+                target[head * p.head_stride + unit] =
+                    e4m3_of(divided(wide(source[head * p.token_head_stride + unit]), scale));
         }
     }
 }

@@ -18,7 +18,8 @@ struct Mapping {
     i64 interleave;
 };
 
-// The slot of each (row, position); −1 for row −1, and for a position that another rank holds.
+// The slot of each (row, position); −1 for row −1, and for a position that another rank holds. An entry below 0 names
+// no block: its slot would be another block's, or padding.
 //
 // `block_size` is the manager's. Its blocks lie in the table as `ratio` kernel blocks each, in order. With `world`
 // ranks a virtual block of `block_size · world` positions is dealt out `interleave` at a time; the host has
@@ -42,7 +43,12 @@ KERNEL(compute_slot_mapping, Mapping) {
         column = column * p.ratio + local;
         if (column >= p.num_blocks[row] || column >= p.table_columns)
             count_error(p.errors, 0);
-        else if (holder == p.rank)
-            p.slots[token] = (i64)p.table[row * p.row_stride + column] * small + part;
+        else if (holder == p.rank) {
+            const i64 block = p.table[row * p.row_stride + column];
+            if (block < 0)
+                count_error(p.errors, 0);
+            else
+                p.slots[token] = block * small + part;
+        }
     }
 }

@@ -68,27 +68,63 @@ class Form(NamedTuple):
     itemsize: int
 
 
-def form(array: Strided) -> Form:
-    """The array's form. The stride of an axis of size 1 means nothing, and is 0."""
-    strides = tuple(
-        stride if size > 1 else 0 for size, stride in zip(array.shape, array.strides, strict=True)
+def forms(*arrays: Strided) -> tuple[Form, ...]:
+    """The arrays' forms. The stride of an axis of size 1 means nothing, and is 0.
+
+    Where one of them is empty no element is touched, and all lie together: the strides that an empty
+    array comes with say nothing.
+    """
+    if any(0 in array.shape for array in arrays):
+        arrays = tuple(array._replace(strides=_together(array)) for array in arrays)
+    return tuple(
+        Form(
+            array.address % UNITS[0],
+            array.shape,
+            tuple(stride if size > 1 else 0 for size, stride in zip(array.shape, array.strides, strict=True)),
+            array.itemsize,
+        )
+        for array in arrays
     )
-    return Form(array.address % UNITS[0], array.shape, strides, array.itemsize)
+
+
+def _together(array: Strided) -> tuple[int, ...]:
+    inner = [array.shape[axis + 1 :] for axis in range(len(array.shape))]
+    return tuple(array.itemsize * prod(max(1, size) for size in sizes) for sizes in inner)
+
+
+def in_elements(array: Strided, row: bool = True) -> tuple[int, ...]:
+    """An array's strides in elements. Raises `LayoutError` where they aren't whole, where an element isn't
+    at a multiple of its size, and where those of a row, the last axis, lie apart though they mustn't."""
+    address, shape, strides, itemsize = array
+    return _in_elements(address % UNITS[0], shape, strides, itemsize, row)
+
+
+@lru_cache(maxsize=256)
+def _in_elements(
+    alignment: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int, row: bool
+) -> tuple[int, ...]:
+    (found,) = forms(Strided(alignment, shape, strides, size))
+    if _rest(found, found.strides, size):
+        where = f"{strides} bytes apart, the first {alignment} behind a multiple of {UNITS[0]}"
+        raise LayoutError(f"elements of {size} bytes lie {where}.")
+    if row and shape[-1] > 1 and found.strides[-1] != size:
+        raise LayoutError(f"elements of {size} bytes lie {strides[-1]} bytes apart in a row.")
+    return tuple(stride // size for stride in found.strides)
 
 
 def token_moves(tokens: Strided, cache: Strided) -> Moves:
     """What `reshape_and_cache` and `gather_slots` are told of two arrays. Raises `LayoutError`."""
-    return _token_moves(form(tokens), form(cache))
+    return _token_moves(*forms(tokens, cache))
 
 
 def block_moves(source: Strided, target: Strided) -> Moves:
     """What `copy_blocks` is told of a cache and the array that it copies to. Raises `LayoutError`."""
-    return _block_moves(form(source), form(target))
+    return _block_moves(*forms(source, target))
 
 
 def zero_moves(cache: Strided) -> Moves:
     """What `zero_blocks` is told of a cache. Raises `LayoutError` where a block's side lies apart."""
-    return _zero_moves(form(cache))
+    return _zero_moves(*forms(cache))
 
 
 @lru_cache(maxsize=256)
@@ -134,7 +170,7 @@ def _zero_moves(cache: Form) -> Moves:
     layers, blocks, sides, *inner = cache.shape
     size = prod(inner) * cache.itemsize
     ends = sum(stride * (n - 1) for stride, n in zip(cache.strides[3:], inner, strict=True))
-    if ends + cache.itemsize != size:
+    if size and ends + cache.itemsize != size:
         raise LayoutError("a block's side doesn't lie together.")
     unit = next(u for u in UNITS if size % u == 0 and not _rest(cache, cache.strides[:3], u))
     fields = {"layers": layers, "sides": sides, "cache_blocks": blocks, "units": size // unit}

@@ -1,7 +1,7 @@
 """What torch can express of the kernels, on arrays of numpy whose memory it shares: a further implementation.
 
 Contents are moved as integers of their width. Words of 64 bits are computed as signed ones, which
-wrap alike. What torch has no way to say (padding, slots outside, counts) is left out by who calls.
+wrap alike. What torch has no way to say (writes of padding or outside, counts) is left out by who calls.
 """
 
 from typing import Any, Final
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from kvproof.kernels import words
+from kvproof.kernels.backends.base import SlotError
 from kvproof.kernels.words import Geometry
 
 Array = npt.NDArray[Any]
@@ -66,7 +67,7 @@ def slots_of(
     rank: int,
     interleave: int,
 ) -> Array:
-    """The slot of each (row, position) on a rank, or −1."""
+    """The slot of each (row, position) on a rank, or −1. Raises `SlotError` where a row names no block."""
     row, position = torch.from_numpy(rows), torch.from_numpy(positions)
     virtual, within = position // (block_size * world), position % (block_size * world)
     portion = within // interleave
@@ -75,6 +76,8 @@ def slots_of(
     column = virtual * ratio + local // size
     block = torch.from_numpy(table.astype(np.int64))[row.clamp(min=0), column]
     ours = (portion % world == rank) & (row >= 0)
+    if (block[ours] < 0).any():
+        raise SlotError("a position lies in a block below 0.")
     return np.asarray(torch.where(ours, block * size + local % size, -1).numpy())
 
 
@@ -135,6 +138,8 @@ def quantized(tokens: Array, scales: npt.NDArray[np.float32]) -> npt.NDArray[np.
     wide = (given.view(torch.bfloat16) if tokens.dtype == np.uint16 else given).float()
     # Beyond the largest number torch has a NaN, and we have the largest number.
     divided = (wide / torch.from_numpy(scales).unsqueeze(-1)).clamp(-448, 448)
+    # A NaN keeps its sign, and one that the division makes has none.
+    divided = torch.where(wide.isnan(), wide, torch.where(divided.isnan(), torch.nan, divided))
     return np.asarray(divided.to(torch.float8_e4m3fn).view(torch.uint8).numpy())
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvproof.kernels import words
+from kvproof.kernels.backends.base import SlotError
 from kvproof.kernels.words import Words
 
 Array = npt.NDArray[Any]
@@ -19,6 +20,7 @@ def slot_of(
 
     `block_size` tokens are a manager block, which is `ratio` kernel blocks. The position's virtual
     block holds `block_size · world` positions, dealt out to the ranks `interleave` at a time.
+    Raises `SlotError` where the row names no block.
     """
     virtual, within = divmod(position, block_size * world)
     portion, rest = divmod(within, interleave)
@@ -26,7 +28,10 @@ def slot_of(
         return -1
     local = portion // world * interleave + rest
     size = block_size // ratio
-    return row[virtual * ratio + local // size] * size + local % size
+    block = row[virtual * ratio + local // size]
+    if block < 0:
+        raise SlotError(f"position {position} lies in block {block}.")
+    return block * size + local % size
 
 
 def fingerprint(block: Words, start: int, end: int) -> tuple[int, int]:
@@ -63,19 +68,36 @@ def e4m3_of(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     return np.asarray(codes + 128 * np.signbit(values), np.uint8)
 
 
+def quantized(values: npt.NDArray[np.float32], scales: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """The e4m3 bytes of values `[…, heads, dims]` divided by `scales [heads]`, which may have more axes.
+
+    A NaN keeps its sign; one that the division makes, as of 0 by 0, has none.
+    """
+    with np.errstate(all="ignore"):
+        quotients = values / scales[..., None]
+        quotients[np.isnan(quotients)] = np.nan
+        return e4m3_of(np.where(np.isnan(values), values, quotients))
+
+
 def bf16_values(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     """What bits of bf16 mean: the upper half of an fp32's."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def attention(query: Floats, key: Floats, value: Floats, scale: float) -> Floats:
-    """Of queries `[query_heads, dims]` over keys and values `[positions, heads, dims]`."""
+    """Of queries `[query_heads, dims]` over keys and values `[positions, heads, dims]`: the softmax of
+    their scores, whatever is no number among them. Over no position it is 0."""
     group = query.shape[0] // key.shape[1]
     result = np.zeros_like(query)
-    for head in range(query.shape[0]):
-        scores = key[:, head // group] @ query[head] * scale
-        weights = np.exp(scores - scores.max())
-        result[head] = weights / weights.sum() @ value[:, head // group]
+    if not len(key):
+        return result
+    # A product of matrices may leave out what is multiplied by 0.
+    with np.errstate(invalid="ignore"):
+        for head in range(query.shape[0]):
+            scores = (key[:, head // group] * query[head]).sum(axis=1) * scale
+            weights = np.exp(scores - scores.max())
+            shares = weights / weights.sum()
+            result[head] = (shares[:, None] * value[:, head // group]).sum(axis=0)
     return result
 
 

@@ -101,5 +101,6 @@ class Backend(ABC):
     ) -> Indices:
         """The slot of each (row, position); row −1 is padding and gives −1.
 
-        Raises `SlotError` for a row outside the table or a position behind its row's end.
+        Raises `SlotError` for a row outside the table, for a position behind its row's end, and where
+        the row's entry is below 0.
         """

@@ -61,11 +61,13 @@ class NumpyBackend(Backend):
         return found[0], found[1]
 
     def verify_blocks(self, cache: Cache, blocks: Indices, offsets: Indices, digests: Words) -> Indices:
-        layers, _, _, block_size, heads, size = cache.shape
+        layers, count, _, block_size, heads, size = cache.shape
+        if not len(blocks) == len(offsets) == len(digests):
+            raise ValueError(f"{len(blocks)} blocks, {len(offsets)} offsets and {len(digests)} digests.")
+        _check_inside(blocks, count)
         _check_inside(offsets, block_size)
         slots = blocks * block_size + offsets
         first, rest = _places(cache.shape)
-        _check_inside(slots, len(first))
         found = _flat(cache)[first[slots][:, None] + rest]
         wrong = found != words.contents(digests, Geometry(layers, heads, size)).reshape(found.shape)
         if not wrong.any():
@@ -75,6 +77,8 @@ class NumpyBackend(Backend):
 
     def fingerprint_blocks(self, cache: Cache, blocks: Indices, starts: Indices, ends: Indices) -> Words:
         size = cache.shape[3]
+        if not len(blocks) == len(starts) == len(ends):
+            raise ValueError(f"{len(blocks)} blocks, {len(starts)} starts and {len(ends)} ends.")
         _check_inside(blocks, cache.shape[1])
         if len(starts) and (min(starts.tolist()) < 0 or max(ends.tolist()) > size):
             raise SlotError(f"tokens {min(starts.tolist())}…{max(ends.tolist()) - 1} of {size}.")
@@ -107,14 +111,21 @@ class NumpyBackend(Backend):
         positions: Indices,
         block_size: int,
     ) -> Indices:
+        if block_size < 1:
+            raise ValueError(f"a block of {block_size} tokens.")
+        if len(rows) != len(positions) or len(num_blocks) < len(table):
+            raise ValueError(f"{len(rows)} rows, {len(positions)} positions; {len(num_blocks)} lengths.")
         slots = np.full(len(rows), -1, np.int64)
         real = rows != -1
         rows, positions = rows[real], positions[real]
         _check_inside(rows, len(table))
         columns = positions // block_size
-        if ((positions < 0) | (columns >= num_blocks[rows])).any():
+        if ((positions < 0) | (columns >= np.minimum(num_blocks[rows], table.shape[1]))).any():
             raise SlotError("a position lies behind its row's end.")
-        slots[real] = table[rows, columns].astype(np.int64) * block_size + positions % block_size
+        blocks = table[rows, columns].astype(np.int64)
+        if (blocks < 0).any():
+            raise SlotError("a position lies in no block.")
+        slots[real] = blocks * block_size + positions % block_size
         return slots
 
 

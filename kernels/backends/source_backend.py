@@ -198,7 +198,12 @@ class SourceBackend(Backend):
         The table's entries are kernel blocks, `ratio` of them a manager block. Raises
         `ValueError` where `ratio`, or with several ranks `interleave`, doesn't divide the block size.
         """
-        if block_size % ratio or (world > 1 and block_size % interleave) or not 0 <= rank < world:
+        if (
+            min(block_size, ratio, world, interleave) < 1
+            or block_size % ratio
+            or (world > 1 and block_size % interleave)
+            or not 0 <= rank < world
+        ):
             raise ValueError(f"{block_size}, {ratio}, {world}, {rank}, {interleave}: no such split.")
         rows, positions = self._vector(rows, np.int64), self._vector(positions, np.int64)
         num_blocks = self._vector(num_blocks, np.int32)
@@ -233,7 +238,7 @@ class SourceBackend(Backend):
             slots=self._written(slots),
             tokens=len(rows),
         )
-        self._refuse("a row lies outside the table, or a position behind its row's end.")
+        self._refuse("a row lies outside the table, a position behind its row's end, or in no block.")
         return self.memory.host(slots)
 
     # --- calls -----------------------------------------------------------------------------
