@@ -34,8 +34,8 @@ class BuildError(RuntimeError):
     """A build that can't be had; the message's first line is a sentence that says why."""
 
 
-class NoCompilerError(BuildError):
-    """There is no C++ compiler on this machine."""
+class AbsentError(BuildError):
+    """What it takes isn't on this machine: a compiler, CuPy, a GPU, NVRTC."""
 
 
 def cache_folder() -> Path:
@@ -110,7 +110,7 @@ def build(source: str, prelude: Path, options: tuple[str, ...], runtime: Path | 
     """
     command = compiler()
     if command is None:
-        raise NoCompilerError("no C++ compiler (g++, or what $CXX names).")
+        raise AbsentError("no C++ compiler (g++, or what $CXX names).")
     made_from = [_version(command), _processor(), *options, source, prelude.read_text(encoding="utf-8")]
     if runtime is not None:
         made_from += [*RUNTIME, runtime.read_text(encoding="utf-8")]

@@ -11,13 +11,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from kvproof.kernels.builds import BuildError, cache_folder, is_whole, keep
+from kvproof.kernels.builds import AbsentError, BuildError, cache_folder, is_whole, keep
+from kvproof.kernels.command import Parser, writable
 from kvproof.kernels.source import read_source, signatures, source_hash
 
 CUBINS: Final = ("sm_80", "sm_90", "sm_100")
@@ -59,9 +60,11 @@ class _Nvrtc:
     def __init__(self, path: Path) -> None:
         try:
             self.library = ctypes.CDLL(str(path))
+            self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
         except OSError as error:
             raise BuildError(f"{path} can't be loaded: {error}.") from error
-        self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        except AttributeError as error:
+            raise BuildError(f"{path} is no NVRTC: {error}.") from error
 
     def call(self, name: str, *arguments: object) -> None:
         code = getattr(self.library, name)(*arguments)
@@ -153,7 +156,7 @@ def build_gpu(architecture: str, source: str | None = None) -> Path:
     """A cubin for `sm_…`, or PTX for `compute_…`. Raises `BuildError`, also where there is no NVRTC."""
     path = find_nvrtc()
     if path is None:
-        raise BuildError("no NVRTC; the extra cuda12 brings it.")
+        raise AbsentError("no NVRTC; the extra cuda12 brings it.")
     nvrtc, source = _load(path), read_source() if source is None else source
     options = (f"--gpu-architecture={architecture}", *OPTIONS)
     what = "CUBIN" if architecture.startswith("sm_") else "PTX"
@@ -179,5 +182,17 @@ def resource_usage(architecture: str, source: str | None = None) -> dict[str, tu
     return found
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write every artefact, and what they were made from, to a folder."""
+    parser = Parser(prog="python -m kvproof.kernels.nvrtc", description=main.__doc__)
+    parser.add_argument("folder", type=writable, metavar="FOLDER")
+    given = parser.parse_args(arguments)
+    try:
+        ship(given.folder)
+    except BuildError as error:
+        parser.error(str(error))
+    return 0
+
+
 if __name__ == "__main__":
-    ship(Path(sys.argv[1]))
+    sys.exit(main())

@@ -270,14 +270,14 @@ def run_device(profile: Profile, seed: int, progress: Progress) -> Phase:
     """Soak with every access of the device's kernels watched; a fault planted in their source is found."""
     from kvproof.fuzz.engines.soak import soak
     from kvproof.kernels.backends.checked_backend import CheckedBackend
-    from kvproof.kernels.builds import BuildError, NoCompilerError
+    from kvproof.kernels.builds import AbsentError, BuildError
 
     progress("building kernels")
     try:
         # Its threads are interleaved as those of the command that repeats the run.
         canary, backend = _watched_canary(seed), CheckedBackend()
     except (BuildError, OSError) as error:
-        word = "skipped" if isinstance(error, NoCompilerError) else "errored"
+        word = "skipped" if isinstance(error, AbsentError) else "errored"
         message = f"The kernels can't be watched: {str(error).splitlines()[0]}"
         return Phase("none", (Checked("device", "all", word, 0.0, "", message),))
     start, before = time.perf_counter(), backend.checked.accesses

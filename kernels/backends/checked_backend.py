@@ -12,7 +12,7 @@ SPREAD = Launch(grid=16, block=4)
 class CheckedBackend(CpuBackend):
     """As `CpuBackend`, with findings. What the harness itself writes needn't be registered.
 
-    Raises `BuildError` where there is no compiler (`NoCompilerError`), or where its calls don't arrive.
+    Raises `BuildError` where there is no compiler (`AbsentError`), or where its calls don't arrive.
     """
 
     name = "cpu-checked"

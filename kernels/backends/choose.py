@@ -8,7 +8,7 @@ from kvproof.kernels.backends.checked_backend import CheckedBackend
 from kvproof.kernels.backends.cpu_backend import CpuBackend
 from kvproof.kernels.backends.cupy_backend import CupyBackend
 from kvproof.kernels.backends.numpy_backend import NumpyBackend
-from kvproof.kernels.builds import NoCompilerError
+from kvproof.kernels.builds import AbsentError
 
 NAMES: Final = ("numpy", "cpu", "cpu-checked", "cuda")
 
@@ -27,6 +27,6 @@ def choose(name: str, say: Callable[[str], None]) -> Backend:
         return CupyBackend()
     try:
         return CpuBackend() if name == "cpu" else CheckedBackend()
-    except NoCompilerError as error:
+    except AbsentError as error:
         say(f"device: numpy instead of {name}: {error}")
         return NumpyBackend()

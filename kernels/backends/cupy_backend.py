@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvproof.kernels.backends.source_backend import SourceBackend
-from kvproof.kernels.builds import BuildError
+from kvproof.kernels.builds import AbsentError
 from kvproof.kernels.library import Launch
 from kvproof.kernels.memory import Array, Memory
 from kvproof.kernels.nvrtc import CUBINS, FALLBACK, build_gpu, shipped
@@ -93,13 +93,13 @@ class CupyErrors:
 
 
 def find_cupy() -> Any:
-    """CuPy, with a GPU that it can use. Raises `BuildError` where either is missing."""
+    """CuPy, with a GPU that it can use. Raises `AbsentError` where either is missing."""
     try:
         import cupy
     except ImportError as error:
-        raise BuildError("no CuPy; the extra cuda12 brings it.") from error
+        raise AbsentError("no CuPy; the extra cuda12 brings it.") from error
     if not cupy.cuda.is_available():
-        raise BuildError("no GPU that CuPy can use.")
+        raise AbsentError("no GPU that CuPy can use.")
     return cupy
 
 

@@ -109,7 +109,7 @@ def test_a_compiler_that_cannot_be_run_is_said(folder, monkeypatch):
 
 def test_a_compiler_that_is_missing_is_an_error_of_its_own(folder, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(builds.NoCompilerError, match=r"no C\+\+ compiler"):
+    with pytest.raises(builds.AbsentError, match=r"no C\+\+ compiler"):
         builds.build("int a;", folder / "prelude.h", ("-fPIC",))
 
 
