@@ -61,6 +61,13 @@ def differences(
     return [f"case {seed} ({name}, {launch}): {what}" for what in compare(case)]
 
 
+def library_of(build: str, source: str | None = None) -> Library:
+    """The build `cpu` or `cpu-checked`, of another source if one is given. Raises `BuildError`."""
+    if build == "cpu-checked":
+        return CheckedLibrary(build_checked(source), source)
+    return CpuLibrary(build_cpu(source), source)
+
+
 def find_torch() -> ModuleType | None:
     """What torch can express, where it is installed."""
     if importlib.util.find_spec("torch") is None:
@@ -73,6 +80,9 @@ def find_torch() -> ModuleType | None:
 def case_lines(seed: int, library: Library, torch: ModuleType | None = None) -> list[str]:
     """What is wrong in one case: differences, and what a build that is watched has found."""
     checked = library if isinstance(library, CheckedLibrary) else None
+    if checked is not None:
+        # Its threads are interleaved alike whatever ran before.
+        checked.seed = seed
     lines = differences(seed, library, conflicts=checked is None, torch=torch)
     if checked is not None:
         lines += [f"case {seed}: {finding}" for finding in checked.findings]
@@ -88,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=at_least(0), default=0)
     options = parser.parse_args(arguments)
     try:
-        checked = CheckedLibrary(build_checked()) if options.build == "cpu-checked" else None
-        library: Library = checked or CpuLibrary(build_cpu())
+        library = library_of(options.build)
     except (BuildError, OSError) as error:
         parser.error(str(error))
     torch = find_torch()
@@ -99,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         equal += not lines
         for line in lines[:3]:
             print(line)
-    watched = f", {checked.accesses:,} accesses watched" if checked else ""
+    watched = f", {library.accesses:,} accesses watched" if isinstance(library, CheckedLibrary) else ""
     others = "numpy and torch" if torch else "numpy"
     print(f"{options.build}: {equal} of {options.cases} cases equal to {others}{watched}")
     return int(equal < options.cases)
