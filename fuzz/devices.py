@@ -34,7 +34,7 @@ def make(name: str, say: Callable[[str], None] = _say) -> Backend:
     """A backend by name; without a compiler it is numpy, and one line says so.
 
     Compiles the kernels where nobody has yet, which takes seconds. Raises `DeviceError` for `cuda`
-    where there is none, and where what was compiled can't be loaded: a damaged file, another system's.
+    where there is none, and where the kernels can't be compiled, watched or loaded.
     """
     try:
         return choose(name, say)

@@ -208,32 +208,45 @@ _KINDS: Final[dict[str, tuple[type[np.generic], float]]] = {
     "fp8": (np.uint8, 2.0), "int8": (np.int8, 2.0),
 }  # fmt: skip
 """What a row's elements are kept as, and how many times as fast as torch it should be written."""
-_REASON: Final = "16 bytes at a time whatever the element; torch moves them one by one, bytes slowest"
-_APART: Final = "; a head's row lies alone, an eighth of a token's"
+LAYOUTS: Final = {"NHD": "sbohd", "HND": "sbhod", "interleaved": "bohsd", "packed": "sbhdox"}
+"""Where axes lie: side, block, offset in it, head, element; x are the elements that fill 16 bytes."""
+_REASON: Final = "16 bytes at a time whatever the element; torch's {how} moves them one by one, bytes slowest"
+_APART: Final = {
+    "HND": "; a head's row lies alone, an eighth of a token's",
+    "interleaved": "; a head's key and value lie side by side",
+    "packed": "; 16 bytes of a head lie alone",
+}
+
+
+def _pools(layout: str, dtype: type[np.generic]) -> Any:
+    """Zeroes that lie so, as a view `[side, block, offset, head, element]`, x last where they are packed."""
+    axes, x = LAYOUTS[layout], 16 // np.dtype(dtype).itemsize if layout == "packed" else 1
+    sizes = {"s": 2, "b": TOKENS // BLOCK_SIZE, "o": BLOCK_SIZE, "h": HEADS, "d": DIMS // x, "x": x}
+    memory = np.zeros([sizes[axis] for axis in axes], dtype)
+    return memory.transpose([axes.index(axis) for axis in "sbohdx" if axis in axes])
 
 
 def _moves(kind: str, layout: str) -> Iterator[_Made]:
     dtype, wanted = _KINDS[kind]
     random = np.random.default_rng(0)
     slots = random.permutation(TOKENS).astype(np.int64)
-    # As a model hands them over: keys and values in arrays of their own, and pools of their own.
-    given = random.integers(0, 100, (2, TOKENS, HEADS, DIMS), np.uint8).astype(dtype)
-    blocks = TOKENS // BLOCK_SIZE
-    if layout == "NHD":
-        pools = np.zeros((2, blocks, BLOCK_SIZE, HEADS, DIMS), dtype)
-    else:
-        pools = np.zeros((2, blocks, HEADS, BLOCK_SIZE, DIMS), dtype).transpose(0, 1, 3, 2, 4)
+    pools = _pools(layout, dtype)
+    # As a model hands them over: keys and values in arrays of their own.
+    given = random.integers(0, 100, (2, TOKENS, *pools.shape[3:]), np.uint8).astype(dtype)
+    # What is packed is an element of 16 bytes.
+    units = [each.view("V16")[..., 0] if layout == "packed" else each for each in (given, pools)]
     kernels = Kernels(CpuBackend().library)
-    tokens, cache = given.swapaxes(0, 1)[:, None], pools.swapaxes(0, 1)[None]
+    tokens, cache = units[0].swapaxes(0, 1)[:, None], units[1].swapaxes(0, 1)[None]
     calls: dict[str, Callable[[], object]] = {
         OURS: lambda: kernels.reshape_and_cache(tokens, cache, slots, watch=False)
     }
+    how = "copy"
     if importlib.util.find_spec("torch") is not None:
-        calls["torch"] = _by_torch(kind, given, pools, slots)
+        how, calls["torch"] = _by_torch(kind, given, pools, slots)
     check_same_work(calls, pools)
     target = np.empty_like(given)
     calls["copy"] = lambda: np.copyto(target, given)
-    reason = _REASON + (_APART if layout == "HND" else "")
+    reason = _REASON.format(how=how) + _APART.get(layout, "")
     aim = Aim("torch", ratio=wanted) if wanted else Aim("torch")
     yield _Made(f"reshape_and_cache {kind} {layout}", calls, 2 * given.nbytes, aim, reason)
 
@@ -249,8 +262,9 @@ def check_same_work(calls: Calls, pools: Any) -> None:
         raise AssertionError(f"{', '.join(calls)} write different contents, or nothing.")
 
 
-def _by_torch(kind: str, given: Any, pools: Any, slots: Any) -> Callable[[], object]:
-    """`index_copy_` where slots are one axis of the pool, else the assignment by block and offset."""
+def _by_torch(kind: str, given: Any, pools: Any, slots: Any) -> tuple[str, Callable[[], object]]:
+    """What it is called, and the call: `index_copy_` where slots are one axis of the pools, else the
+    assignment by block and offset."""
     import torch
 
     from kvproof.kernels.sharing import tensor_of
@@ -258,16 +272,16 @@ def _by_torch(kind: str, given: Any, pools: Any, slots: Any) -> Callable[[], obj
     # As torch keeps them; its fp8 can't be copied by index, so as bytes.
     dtype = torch.bfloat16 if kind == "bf16" else None
     sources, targets, index = tensor_of(given, dtype), tensor_of(pools, dtype), torch.from_numpy(slots)
-    block, offset = index // BLOCK_SIZE, index % BLOCK_SIZE
-    if targets.is_contiguous():
+    if targets.stride(1) == BLOCK_SIZE * targets.stride(2):
         flat = targets.flatten(1, 2)
-        return lambda: [flat[side].index_copy_(0, index, sources[side]) for side in range(2)]
+        return "index_copy_", lambda: [flat[side].index_copy_(0, index, sources[side]) for side in range(2)]
+    block, offset = index // BLOCK_SIZE, index % BLOCK_SIZE
 
     def assign() -> None:
         for side in range(2):
             targets[side][block, offset] = sources[side]
 
-    return assign
+    return "indexed assignment", assign
 
 
 def _moving(kind: str, layout: str) -> Callable[[], Iterator[_Made]]:
@@ -278,7 +292,7 @@ MAKERS: Final[list[tuple[tuple[str, ...], Callable[[], Iterator[_Made]]]]] = [
     *(
         ((f"reshape_and_cache {kind} {layout}",), _moving(kind, layout))
         for kind in _KINDS
-        for layout in ("NHD", "HND")
+        for layout in LAYOUTS
     ),
     (("fingerprint of 64 blocks",), _fingerprints),
     (

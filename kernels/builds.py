@@ -26,8 +26,16 @@ CHECKED: Final = (
 RUNTIME: Final = ("-std=c++17", "-O2", "-fPIC", "-fno-exceptions")
 
 
+DIGEST: Final = ".sha256"
+"""Beside an artefact what its content adds up to."""
+
+
 class BuildError(RuntimeError):
-    """No compiler, or it refused the source; the message says which, and what it printed."""
+    """A build that can't be had; the message's first line is a sentence that says why."""
+
+
+class AbsentError(BuildError):
+    """What it takes isn't on this machine: a compiler, CuPy, a GPU, NVRTC."""
 
 
 def cache_folder() -> Path:
@@ -38,6 +46,32 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "kvproof" / "kernels"
 
 
+def is_whole(artefact: Path) -> bool:
+    """Whether it is there as it was kept. One that was cut short would end the process that loads it."""
+    try:
+        kept = artefact.with_name(artefact.name + DIGEST).read_text(encoding="utf-8")
+        return kept == sha256(artefact.read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return False
+
+
+def keep(artefact: Path, content: bytes) -> None:
+    """Write an artefact and its digest. Raises `BuildError` where the cache can't be written."""
+    digest = artefact.with_name(artefact.name + DIGEST), sha256(content).hexdigest().encode()
+    try:
+        artefact.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=artefact.parent, prefix="build-") as folder:
+            # Each in one step: another process may be building or reading the same.
+            for path, data in (digest, (artefact, content)):
+                draft = Path(folder) / path.name
+                draft.write_bytes(data)
+                draft.replace(path)
+    except OSError as error:
+        raise BuildError(
+            f"{artefact.parent}: {error.strerror or error}; $KVPROOF_KERNEL_CACHE names another folder."
+        ) from error
+
+
 def compiler() -> str | None:
     """The C++ compiler: `$CXX`, or g++ where there is one."""
     return shutil.which(os.environ.get("CXX") or "g++")
@@ -45,8 +79,7 @@ def compiler() -> str | None:
 
 @lru_cache(maxsize=4)
 def _version(command: str) -> str:
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False, timeout=30)
-    return done.stdout
+    return _run([command, "--version"])
 
 
 @lru_cache(maxsize=1)
@@ -71,25 +104,25 @@ def build_checked(source: str | None = None) -> Path:
 
 
 def build(source: str, prelude: Path, options: tuple[str, ...], runtime: Path | None = None) -> Path:
-    """A shared library of the source behind a prelude, and of a runtime with options of its own."""
+    """A shared library of the source behind a prelude, and of a runtime with options of its own.
+
+    Compiled where it isn't in the cache, or not as it was kept. Raises `BuildError`.
+    """
     command = compiler()
     if command is None:
-        raise BuildError("no C++ compiler (g++, or what $CXX names).")
+        raise AbsentError("no C++ compiler (g++, or what $CXX names).")
     made_from = [_version(command), _processor(), *options, source, prelude.read_text(encoding="utf-8")]
     if runtime is not None:
         made_from += [*RUNTIME, runtime.read_text(encoding="utf-8")]
     key = sha256("\0".join(made_from).encode()).hexdigest()[:32]
     target = cache_folder() / key / "kv_kernels.so"
-    if target.exists():
-        return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as folder:
-            made = _compile(command, source, prelude, options, runtime, Path(folder))
-            # In one step: another process may be building or reading the same.
-            made.replace(target)
-    except OSError as error:
-        raise BuildError(f"{target.parent}: {error.strerror or error}.") from error
+    if not is_whole(target):
+        try:
+            with tempfile.TemporaryDirectory(prefix="kvproof-build-") as folder:
+                made = _compile(command, source, prelude, options, runtime, Path(folder))
+        except OSError as error:
+            raise BuildError(f"nowhere to compile: {error}.") from error
+        keep(target, made)
     return target
 
 
@@ -100,7 +133,7 @@ def _compile(
     options: tuple[str, ...],
     runtime: Path | None,
     folder: Path,
-) -> Path:
+) -> bytes:
     text, made, part = folder / "kv_kernels.cu", folder / "kv_kernels.so", folder / "kv_kernels.o"
     text.write_text(source, encoding="utf-8")
     inputs = ["-include", str(prelude), "-x", "c++", str(text)]
@@ -110,14 +143,20 @@ def _compile(
         # Watched by the runtime: the compiler's own library for this option must not be linked.
         _run([command, *options, "-c", *inputs, "-o", str(part)])
         _run([command, *RUNTIME, "-shared", str(part), "-x", "c++", str(runtime), "-o", str(made)])
-    return made
+    return made.read_bytes()
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
+    """What the compiler prints."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=300
+        )
+    except OSError as error:
+        raise BuildError(f"{command[0]} can't be run: {error.strerror or error}.") from error
     except subprocess.TimeoutExpired as error:
         raise BuildError("the compiler took more than 300 s.") from error
     if done.returncode:
         said = done.stderr.strip() or "it says nothing"
         raise BuildError(f"the compiler ended with {done.returncode}: {said.splitlines()[0]}\n{said[-2000:]}")
+    return done.stdout

@@ -46,7 +46,8 @@ class GpuCopies:
 
 
 class CudaPlace(Place):
-    """CuPy's current device. Raises `BuildError` where CuPy, a GPU or what it loads is missing."""
+    """CuPy's current device. Raises `BuildError` where CuPy or a GPU is missing (`AbsentError`), or what
+    it loads."""
 
     name = "cuda"
 

@@ -5,18 +5,19 @@
 can express too. A case is a seed.
 """
 
-import argparse
 import importlib.util
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Final
 
 import numpy as np
 
 from kvproof.kernels.backends.cpu_backend import CpuBackend
-from kvproof.kernels.builds import build_checked, build_cpu
+from kvproof.kernels.builds import BuildError, build_checked, build_cpu
 from kvproof.kernels.calls import Kernels
 from kvproof.kernels.checked import CheckedLibrary, WatchedMemory
+from kvproof.kernels.command import Parser, at_least
 from kvproof.kernels.compare_layouts import compare_layouts
 from kvproof.kernels.compare_numbers import compare_attention, compare_quantized
 from kvproof.kernels.compare_words import (
@@ -61,6 +62,13 @@ def differences(
     return [f"case {seed} ({name}, {launch}): {what}" for what in compare(case)]
 
 
+def library_of(build: str, source: str | None = None) -> Library:
+    """The build `cpu` or `cpu-checked`, of another source if one is given. Raises `BuildError`."""
+    if build == "cpu-checked":
+        return CheckedLibrary(build_checked(source), source)
+    return CpuLibrary(build_cpu(source), source)
+
+
 def find_torch() -> ModuleType | None:
     """What torch can express, where it is installed."""
     if importlib.util.find_spec("torch") is None:
@@ -70,30 +78,42 @@ def find_torch() -> ModuleType | None:
     return torch_twins
 
 
-def main() -> None:
+def case_lines(seed: int, library: Library, torch: ModuleType | None = None) -> list[str]:
+    """What is wrong in one case: differences, and what a build that is watched has found."""
+    checked = library if isinstance(library, CheckedLibrary) else None
+    if checked is not None:
+        # Its threads are interleaved alike whatever ran before.
+        checked.seed = seed
+    lines = differences(seed, library, conflicts=checked is None, torch=torch)
+    if checked is not None:
+        lines += [f"case {seed}: {finding}" for finding in checked.findings]
+        checked.findings.clear()
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases and print what differs, or what was found; ends with 1 where something is."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = Parser(prog="python -m kvproof.kernels.differential", description=main.__doc__)
     parser.add_argument("--build", choices=("cpu", "cpu-checked"), default="cpu")
-    parser.add_argument("--cases", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    checked = CheckedLibrary(build_checked()) if options.build == "cpu-checked" else None
-    library: Library = checked or CpuLibrary(build_cpu())
+    parser.add_argument("--cases", type=at_least(1), default=5000)
+    parser.add_argument("--seed", type=at_least(0), default=0)
+    options = parser.parse_args(arguments)
+    try:
+        library = library_of(options.build)
+    except (BuildError, OSError) as error:
+        parser.error(str(error))
     torch = find_torch()
     equal = 0
     for seed in range(options.seed, options.seed + options.cases):
-        lines = differences(seed, library, conflicts=checked is None, torch=torch)
-        if checked is not None:
-            lines += [f"case {seed}: {finding}" for finding in checked.findings]
-            checked.findings.clear()
+        lines = case_lines(seed, library, torch)
         equal += not lines
         for line in lines[:3]:
             print(line)
-    watched = f", {checked.accesses:,} accesses watched" if checked else ""
+    watched = f", {library.accesses:,} accesses watched" if isinstance(library, CheckedLibrary) else ""
     others = "numpy and torch" if torch else "numpy"
     print(f"{options.build}: {equal} of {options.cases} cases equal to {others}{watched}")
-    raise SystemExit(equal < options.cases or not options.cases)
+    return int(equal < options.cases)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,13 +11,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from kvproof.kernels.builds import BuildError, cache_folder
+from kvproof.kernels.builds import AbsentError, BuildError, cache_folder, is_whole, keep
+from kvproof.kernels.command import Parser, writable
 from kvproof.kernels.source import read_source, signatures, source_hash
 
 CUBINS: Final = ("sm_80", "sm_90", "sm_100")
@@ -59,9 +60,11 @@ class _Nvrtc:
     def __init__(self, path: Path) -> None:
         try:
             self.library = ctypes.CDLL(str(path))
+            self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
         except OSError as error:
             raise BuildError(f"{path} can't be loaded: {error}.") from error
-        self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        except AttributeError as error:
+            raise BuildError(f"{path} is no NVRTC: {error}.") from error
 
     def call(self, name: str, *arguments: object) -> None:
         code = getattr(self.library, name)(*arguments)
@@ -108,41 +111,61 @@ def artefact_name(architecture: str) -> str:
 
 def ship(folder: Path) -> None:
     """Every artefact, and beside them what they were made from. Raises `BuildError`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    made = {}
-    for architecture in ARCHITECTURES:
-        content = build_gpu(architecture).read_bytes()
-        (folder / artefact_name(architecture)).write_bytes(content)
-        made[artefact_name(architecture)] = sha256(content).hexdigest()
+    built = {artefact_name(each): build_gpu(each).read_bytes() for each in ARCHITECTURES}
     path = find_nvrtc()
     assert path is not None, "it has just built them"
     manifest = {
         "nvrtc": _load(path).version(),
         "options": OPTIONS,
         "source": source_hash(),
-        "artefacts": made,
+        "artefacts": {name: sha256(content).hexdigest() for name, content in built.items()},
     }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in built.items():
+            (folder / name).write_bytes(content)
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BuildError(f"{folder}: {error.strerror or error}.") from error
+
+
+def shipped(folder: Path, architecture: str) -> Path:
+    """An artefact of a folder that `ship` has filled.
+
+    Raises `BuildError` where it isn't there, or damaged, or was made from another source, with other
+    options, or nobody says from what.
+    """
+    built = folder / artefact_name(architecture)
+    if not built.is_file():
+        raise BuildError(f"{folder} has no {built.name}.")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        source, options, digest = manifest["source"], manifest["options"], manifest["artefacts"][built.name]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise BuildError(f"{folder / MANIFEST} doesn't say what {built.name} was made from.") from error
+    if source != source_hash():
+        raise BuildError(f"{folder} was filled from another source.")
+    if options != list(OPTIONS):
+        raise BuildError(f"{folder} was filled with other options.")
+    if digest != sha256(built.read_bytes()).hexdigest():
+        raise BuildError(f"{built} is damaged: it isn't what was put there.")
+    return built
 
 
 def build_gpu(architecture: str, source: str | None = None) -> Path:
     """A cubin for `sm_…`, or PTX for `compute_…`. Raises `BuildError`, also where there is no NVRTC."""
     path = find_nvrtc()
     if path is None:
-        raise BuildError("no NVRTC; the extra cuda12 brings it.")
+        raise AbsentError("no NVRTC; the extra cuda12 brings it.")
     nvrtc, source = _load(path), read_source() if source is None else source
     options = (f"--gpu-architecture={architecture}", *OPTIONS)
     what = "CUBIN" if architecture.startswith("sm_") else "PTX"
     key = sha256("\0".join(("nvrtc", nvrtc.version(), *options, source)).encode()).hexdigest()[:32]
     target = cache_folder() / key / artefact_name(architecture)
-    if not target.exists():
+    if not (is_whole(target) and is_whole(target.with_suffix(LOG))):
         made, log = nvrtc.compile(source, options, what)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # The artefact comes last: where it is, its log is.
-        for path_of, content in ((target.with_suffix(LOG), log), (target, made)):
-            draft = path_of.with_name(f"{path_of.name}.{os.getpid()}")
-            draft.write_bytes(content)
-            draft.replace(path_of)
+        keep(target.with_suffix(LOG), log)
+        keep(target, made)
     return target
 
 
@@ -159,5 +182,17 @@ def resource_usage(architecture: str, source: str | None = None) -> dict[str, tu
     return found
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write every artefact, and what they were made from, to a folder."""
+    parser = Parser(prog="python -m kvproof.kernels.nvrtc", description=main.__doc__)
+    parser.add_argument("folder", type=writable, metavar="FOLDER")
+    given = parser.parse_args(arguments)
+    try:
+        ship(given.folder)
+    except BuildError as error:
+        parser.error(str(error))
+    return 0
+
+
 if __name__ == "__main__":
-    ship(Path(sys.argv[1]))
+    sys.exit(main())

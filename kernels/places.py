@@ -91,7 +91,8 @@ class HostCopies:
 
 
 class CpuPlace(Place):
-    """The build for this processor. Raises `BuildError` where there is no compiler."""
+    """The build for this processor. Raises `BuildError` where there is no compiler (`AbsentError`), or it
+    refuses."""
 
     name = "cpu"
     size = Size(tokens=2048, layers=1)

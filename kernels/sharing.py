@@ -23,6 +23,12 @@ _BITS: Final[dict[torch.dtype, tuple[torch.dtype, type[np.generic]]]] = {
     torch.float8_e5m2: (torch.uint8, np.uint8),
 }
 """Elements that arrays can't have, as integers of torch and of numpy."""
+_NAMES: Final = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "float16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+_PLAIN: Final = frozenset(getattr(torch, name) for name in _NAMES if hasattr(torch, name))
+"""Elements that arrays have too."""
 
 
 class SharingError(ValueError):
@@ -33,10 +39,13 @@ def array_of(tensor: torch.Tensor) -> Array:
     """The tensor's memory as an array: of numpy on the host, of CuPy on a GPU.
 
     Shape and strides are the tensor's; bf16 and fp8 are kept as their bits, as the kernels take them.
-    Raises `SharingError` for a tensor without plain memory.
+    Raises `SharingError` for a tensor without plain memory, or whose elements no array has.
     """
-    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_conj() or tensor.is_neg():
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    if not strided or tensor.is_meta or tensor.is_conj() or tensor.is_neg():
         raise SharingError("a tensor that isn't plain, strided memory.")
+    if tensor.dtype not in _BITS and tensor.dtype not in _PLAIN:
+        raise SharingError(f"elements of {tensor.dtype}, which no array has.")
     plain, kind = tensor.detach(), None
     if tensor.dtype in _BITS:
         wide, kind = _BITS[tensor.dtype]
@@ -57,15 +66,18 @@ def array_of(tensor: torch.Tensor) -> Array:
 def tensor_of(array: Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     """An array's memory as a tensor, of another type of the same width where one is given.
 
-    Raises `SharingError` where the widths differ, and for an array that must not be written.
+    Raises `SharingError` where the widths differ, for an array that must not be written, and for one whose
+    elements or strides no tensor has: it may not be reversed.
     """
-    if isinstance(array, np.ndarray):
-        if not array.flags.writeable:
-            raise SharingError("an array that must not be written; a tensor always may be.")
-        # Torch knows unsigned integers of this width, and can do little with them.
-        tensor = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
-    else:
-        tensor = from_dlpack(array.view(np.int16) if array.dtype == np.uint16 else array)
+    host = isinstance(array, np.ndarray)
+    if host and not array.flags.writeable:
+        raise SharingError("an array that must not be written; a tensor always may be.")
+    # Torch knows unsigned integers of this width, and can do little with them.
+    given = array.view(np.int16) if array.dtype == np.uint16 else array
+    try:
+        tensor = torch.from_numpy(given) if host else from_dlpack(given)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise SharingError(f"no tensor is an array of {array.dtype} with strides {array.strides}.") from error
     if dtype is None:
         return tensor
     if dtype.itemsize != tensor.dtype.itemsize:

@@ -137,7 +137,8 @@ def _phase(to: Console, name: str, how: Profile, seed: int, ahead: Ahead) -> Ran
 
 def _line(to: Console, name: str, count: str, spent: float, word: str) -> Text:
     """`name  what it does   count   seconds  verdict`, as wide as the console."""
-    room = max(12, min(to.width, 100) - 49)
+    # A count that is longer than others takes its room from what is said before it.
+    room = max(12, min(to.width, 100) - 49 - max(0, len(count) - 18))
     what = PHASES[name][0]
     what = what if len(what) <= room else what[: room - 1] + "…"
     text = Text(f"{name:<9} {what:<{room}} {count:>18} {seconds(spent):>8}  ")

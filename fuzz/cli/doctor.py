@@ -1,5 +1,6 @@
 """`kvproof doctor`."""
 
+import ctypes
 import importlib.util
 import os
 import platform
@@ -23,6 +24,8 @@ from kvproof.fuzz.reports.terminal import trimmed
 from kvproof.fuzz.reports.wording import plural
 from kvproof.fuzz.targets import TargetError, make_adapter
 from kvproof.fuzz.targets.fetch import cache_folder, cached
+from kvproof.kernels.backends.cupy_backend import find_cupy
+from kvproof.kernels.builds import AbsentError
 
 PACKAGES = {
     "click": "",
@@ -104,8 +107,31 @@ def packages() -> Iterator[Finding]:
             yield Finding(name, "absent" if what else "broken", what or "is needed and not installed")
         else:
             yield Finding(name, "ok", f"{version}: {what}" if what else version)
-    cupy = importlib.util.find_spec("cupy") is not None
-    yield Finding("cupy", "ok" if cupy else "absent", "kernels on a GPU")
+    yield _cupy()
+
+
+def _cupy() -> Finding:
+    """CuPy is loaded only where the driver has a GPU: it takes its time."""
+    if importlib.util.find_spec("cupy") is None:
+        return Finding("cupy", "absent", "kernels on a GPU")
+    if not _driver_has_gpu():
+        return Finding("cupy", "absent", "is installed, but there is no GPU here to run kernels on")
+    try:
+        find_cupy()
+    except AbsentError as error:
+        return Finding("cupy", "absent", f"is installed, but: {error}")
+    return Finding("cupy", "ok", "kernels on a GPU")
+
+
+def _driver_has_gpu() -> bool:
+    """Whether CUDA's driver is here, and has a GPU."""
+    count = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        asked = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    except (OSError, AttributeError):
+        return False
+    return not asked and count.value > 0
 
 
 def data() -> Iterator[Finding]:

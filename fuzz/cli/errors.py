@@ -21,7 +21,8 @@ CODES: Final = {
     "errored": HARNESS_FAULT,
     "blind": HARNESS_FAULT,
 }
-"""The exit code of a verdict. `errored`: the allocator went away; `blind`: the harness misses a fault."""
+"""The exit code of a verdict. `errored`: the allocator went away, or the device's kernels can't be had;
+`blind`: the harness misses a fault."""
 
 
 class BadInput(ValueError):

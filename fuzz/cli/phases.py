@@ -267,17 +267,24 @@ WATCHED_OPERATIONS: Final = 2_000
 
 
 def run_device(profile: Profile, seed: int, progress: Progress) -> Phase:
-    """Soak with every access of the device's kernels watched; a fault planted in their source is found."""
+    """Soak with every access of the device's kernels watched, and random calls of them compared with numpy.
+
+    Faults planted in their source are found.
+    """
+    from kvproof.fuzz.cli.kernel_cases import Compared
     from kvproof.fuzz.engines.soak import soak
     from kvproof.kernels.backends.checked_backend import CheckedBackend
-    from kvproof.kernels.builds import BuildError
+    from kvproof.kernels.builds import AbsentError, BuildError
 
     progress("building kernels")
     try:
         # Its threads are interleaved as those of the command that repeats the run.
         canary, backend = _watched_canary(seed), CheckedBackend()
-    except BuildError as error:
-        return Phase("none", (Checked("device", "all", "skipped", 0.0, "", str(error).splitlines()[0]),))
+        builds = [(Compared(build), count) for build, count in profile.differential.items()]
+    except (BuildError, OSError) as error:
+        word = "skipped" if isinstance(error, AbsentError) else "errored"
+        message = f"The kernels can't be watched: {str(error).splitlines()[0]}"
+        return Phase("none", (Checked("device", "all", word, 0.0, "", message),))
     start, before = time.perf_counter(), backend.checked.accesses
     with devices.using(backend):
         found = soak(profile.device, seed, progress=lambda done: progress(f"watched, {done:,}"))
@@ -291,7 +298,12 @@ def run_device(profile: Profile, seed: int, progress: Progress) -> Phase:
     policy = REFINEMENT if smoke.claims_policy() else ()
     codes = (*(code for code, count in found.exercised.items() if count), *policy)
     soaked = Checked("device", "soak", word, time.perf_counter() - start, clause, message)
-    return Phase(plural(found.operations, "operation"), (canary, soaked), codes, (), tuple(found.situations))
+    tests, total = [canary, soaked], 0
+    for build, count in builds:
+        test, done = build.cases(count, seed, progress)
+        tests, total = [*tests, build.control(), test], total + done
+    said = f"{plural(found.operations, 'operation')}, {plural(total, 'case')}"
+    return Phase(said, tuple(tests), codes, (), tuple(found.situations))
 
 
 def _watched_canary(seed: int) -> Checked:
@@ -433,7 +445,7 @@ PHASES: Final[dict[str, tuple[str, Callable[[Profile, int, Progress], Phase]]]] 
     "proofs": ("theorems and their controls", run_proofs),
     "explore": ("all sequences in small scopes", run_explore),
     "fuzz": ("soak with policy, Hypothesis", run_fuzz),
-    "device": ("soak with watched kernels", run_device),
+    "device": ("soak watched; calls against numpy", run_device),
     "targets": ("others' allocators", run_targets),
     "workload": ("real traces, against D4", run_workload),
     "faults": ("seeded faults", run_faults),

@@ -22,7 +22,8 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Operations for each engine, traces with their pool sizes, presets to explore, and what else is on.
 
-    `device` are operations with the kernels watched.
+    `device` are operations with the kernels watched, `differential` for each of their builds the cases
+    that are compared with numpy.
     """
 
     seconds: int
@@ -33,6 +34,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: bool
     presets: tuple[str, ...] = ()
     device: int = 0
+    differential: dict[str, int] = {}
     mutants: bool = False
     target_operations: int = 0
     targets: tuple[Expected, ...] = ()

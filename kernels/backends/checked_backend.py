@@ -15,7 +15,7 @@ class CheckedBackend(CpuBackend):
     A read of what no kernel has written is found in the arrays that kernels make, not in a cache: which of
     its tokens are read is the caller's choice, and what nobody wrote there is no right content of any.
 
-    Raises `BuildError` where there is no compiler, or where its calls don't arrive.
+    Raises `BuildError` where there is no compiler (`AbsentError`), or where its calls don't arrive.
     """
 
     name = "cpu-checked"

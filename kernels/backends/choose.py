@@ -8,7 +8,7 @@ from kvproof.kernels.backends.checked_backend import CheckedBackend
 from kvproof.kernels.backends.cpu_backend import CpuBackend
 from kvproof.kernels.backends.cupy_backend import CupyBackend
 from kvproof.kernels.backends.numpy_backend import NumpyBackend
-from kvproof.kernels.builds import BuildError
+from kvproof.kernels.builds import AbsentError
 
 NAMES: Final = ("numpy", "cpu", "cpu-checked", "cuda")
 
@@ -16,7 +16,8 @@ NAMES: Final = ("numpy", "cpu", "cpu-checked", "cuda")
 def choose(name: str, say: Callable[[str], None]) -> Backend:
     """The backend of this name. Without a compiler it is numpy, and one line says so.
 
-    Raises `BuildError` for `cuda` where CuPy, a GPU or NVRTC is missing: who asks for a GPU means it.
+    Raises `BuildError` where the compiler refuses the source or doesn't let accesses be watched, and for
+    `cuda` where CuPy, a GPU or NVRTC is missing: who asks for a device means it.
     """
     if name not in NAMES:
         raise ValueError(f"{name!r} is none of {', '.join(NAMES)}.")
@@ -26,6 +27,6 @@ def choose(name: str, say: Callable[[str], None]) -> Backend:
         return CupyBackend()
     try:
         return CpuBackend() if name == "cpu" else CheckedBackend()
-    except BuildError as error:
-        say(f"device: numpy instead of {name}: {str(error).splitlines()[0]}")
+    except AbsentError as error:
+        say(f"device: numpy instead of {name}: {error}")
         return NumpyBackend()

@@ -9,7 +9,7 @@ from kvproof.kernels.memory import HostMemory
 class CpuBackend(SourceBackend):
     """Arrays of numpy, worked on by the source that a GPU runs too. It serves one thread.
 
-    Raises `BuildError` where there is no compiler.
+    Raises `BuildError` where there is no compiler (`AbsentError`), or where it refuses the source.
     """
 
     name = "cpu"

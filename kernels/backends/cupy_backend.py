@@ -1,6 +1,5 @@
 """The kernels' one source on a GPU: the cubin that CI builds, loaded as it is by CuPy."""
 
-import json
 from array import array
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvproof.kernels.backends.source_backend import SourceBackend
-from kvproof.kernels.builds import BuildError
+from kvproof.kernels.builds import AbsentError
 from kvproof.kernels.library import Launch
 from kvproof.kernels.memory import Array, Memory
-from kvproof.kernels.nvrtc import CUBINS, FALLBACK, MANIFEST, artefact_name, build_gpu
-from kvproof.kernels.source import read_source, signatures, source_hash
+from kvproof.kernels.nvrtc import CUBINS, FALLBACK, build_gpu, shipped
+from kvproof.kernels.source import read_source, signatures
 
 # Neighbouring threads take neighbouring units of a row; enough blocks for a large GPU.
 SPREAD = Launch(grid=1024, block=128, lanes=32)
@@ -94,32 +93,24 @@ class CupyErrors:
 
 
 def find_cupy() -> Any:
-    """CuPy, with a GPU that it can use. Raises `BuildError` where either is missing."""
+    """CuPy, with a GPU that it can use. Raises `AbsentError` where either is missing."""
     try:
         import cupy
     except ImportError as error:
-        raise BuildError("no CuPy; the extra cuda12 brings it.") from error
+        raise AbsentError("no CuPy; the extra cuda12 brings it.") from error
     if not cupy.cuda.is_available():
-        raise BuildError("no GPU that CuPy can use.")
+        raise AbsentError("no GPU that CuPy can use.")
     return cupy
 
 
 def binary_for(cupy: Any, folder: Path | None = None) -> Path:
     """What the current GPU loads: from a folder that CI has filled, or built here by NVRTC.
 
-    Raises `BuildError` where the folder has nothing for this GPU, or was filled from another source,
-    or where there is no NVRTC.
+    Raises `BuildError` where the folder has nothing for this GPU, or not as it was built from this
+    source, or where there is no NVRTC.
     """
     architecture = architecture_for(cupy.cuda.Device().compute_capability)
-    if folder is None:
-        return build_gpu(architecture)
-    built = folder / artefact_name(architecture)
-    if not built.is_file():
-        raise BuildError(f"{folder} has no {built.name}.")
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    if manifest["source"] != source_hash():
-        raise BuildError(f"{folder} was filled from another source.")
-    return built
+    return build_gpu(architecture) if folder is None else shipped(folder, architecture)
 
 
 class CupyBackend(SourceBackend):

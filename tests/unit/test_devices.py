@@ -4,9 +4,12 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from kvproof.fuzz import devices
-from kvproof.fuzz.cli.errors import HOLDS, USAGE
+from kvproof.fuzz.cli import phases
+from kvproof.fuzz.cli.errors import CODES, HARNESS_FAULT, HOLDS, USAGE
+from kvproof.fuzz.cli.profiles import profile
 from kvproof.fuzz.cli.root import kvproof
 from kvproof.fuzz.device import Device
 from kvproof.fuzz.engines.soak import soak
@@ -34,6 +37,13 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         raise BuildError("no GPU that CuPy can use.\nAnd more that nobody needs.")
 
     monkeypatch.setattr(CupyBackend, "__init__", refuse)
+
+
+@pytest.fixture
+def not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that leaves out the calls at accesses."""
+    options = tuple(each for each in builds.CHECKED if each != "-fsanitize=thread")
+    monkeypatch.setattr(builds, "CHECKED", options)
 
 
 @pytest.fixture
@@ -70,6 +80,38 @@ def test_without_a_compiler_it_is_numpy_and_one_line_says_so(no_compiler):
     lines: list[str] = []
     assert devices.make("cpu", lines.append).name == "numpy"
     assert len(lines) == 1 and lines[0].startswith("device: numpy instead of cpu: ")
+
+
+def refuse() -> None:
+    raise BuildError("the compiler ended with 1: no such thing.\nAnd more that nobody needs.")
+
+
+@compiled
+@pytest.mark.parametrize("name", ["cpu", "cpu-checked"])
+def test_a_compiler_that_refuses_the_source_is_said_in_one_sentence_and_numpy_does_not_run(name, monkeypatch):
+    monkeypatch.setattr(builds, "_compile", lambda *_: refuse())
+    monkeypatch.setattr(builds, "is_whole", lambda artefact: False)
+    with pytest.raises(devices.DeviceError) as caught:
+        devices.make(name, pytest.fail)
+    assert str(caught.value) == f"there is no device {name} here: the compiler ended with 1: no such thing."
+
+
+@compiled
+def test_a_build_that_is_not_watched_is_said_and_numpy_does_not_run(not_watched):
+    code, out, err = run("fuzz", "--device", "cpu-checked", "--ops", "5")
+    assert (code, out) == (USAGE, "")
+    why = "the compiler's calls at loads and stores don't arrive"
+    assert err == f"kvproof: there is no device cpu-checked here: {why}.\n"
+
+
+@compiled
+def test_the_device_phase_is_broken_where_the_kernels_cannot_be_watched(not_watched):
+    found = phases.run_device(replace(profile("ci"), device=300), 0, lambda text: None)
+    assert CODES[found.verdict] == HARNESS_FAULT
+    (test,) = found.tests
+    assert test.message == (
+        "The kernels can't be watched: the compiler's calls at loads and stores don't arrive."
+    )
 
 
 def test_a_gpu_that_is_not_there_is_said_in_one_sentence(no_gpu):

@@ -59,11 +59,11 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_names_are_those_of_the_rows() -> None:
-    assert len(set(bench.names())) == len(bench.names()) == 17
+    assert len(set(bench.names())) == len(bench.names()) == 27
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["int8 HND", "bf16 NHD", "fuzz step"])
+@pytest.mark.parametrize("name", ["int8 HND", "bf16 NHD", "interleaved", "packed", "fuzz step"])
 def test_rows_are_measured_beside_others(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(bench, "TOKENS", 64)
@@ -71,6 +71,32 @@ def test_rows_are_measured_beside_others(monkeypatch: pytest.MonkeyPatch, name: 
     rows = bench.measure(1, name)
     assert [each.name for each in rows] == [each for each in bench.names() if name in each]
     assert all(len(each.micros) >= 2 and all(each.micros.values()) for each in rows)
+
+
+@pytest.mark.parametrize(
+    ("layout", "how", "order"),
+    [
+        ("NHD", "index_copy_", (0, 1, 2, 3, 4)),
+        ("HND", "indexed assignment", (0, 1, 3, 2, 4)),
+        ("interleaved", "index_copy_", (1, 2, 3, 0, 4)),
+        ("packed", "indexed assignment", (0, 1, 3, 4, 2, 5)),
+    ],
+)
+@pytest.mark.parametrize("kind", bench._KINDS)
+def test_a_row_of_each_layout_says_how_torch_writes_it(
+    monkeypatch: pytest.MonkeyPatch, kind: str, layout: str, how: str, order: tuple[int, ...]
+) -> None:
+    pytest.importorskip("torch")
+    seen = []
+    monkeypatch.setattr(bench, "TOKENS", 64)
+    monkeypatch.setattr(bench, "check_same_work", lambda calls, pools: seen.append((calls.keys(), pools)))
+    [made] = bench._moves(kind, layout)
+    [(contenders, pools)] = seen
+    assert contenders >= {OURS, "torch"} and f"torch's {how} " in made.reason
+    assert made.aim is not None and made.aim.against == "torch"
+    # The memory's own order, and 16 bytes at its end where it is packed.
+    assert pools.transpose(order).flags.c_contiguous and pools.base.nbytes == pools.nbytes
+    assert layout != "packed" or pools.shape[-1] * pools.itemsize == 16
 
 
 def test_other_work_is_seen() -> None:

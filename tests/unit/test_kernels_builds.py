@@ -1,5 +1,10 @@
 """Builds are kept by what they were made from; signatures and faults are those of the source."""
 
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from kvproof.kernels import builds, source
@@ -37,6 +42,48 @@ def test_an_artefact_is_made_once_and_again_when_anything_differs(folder):
     assert all(path.is_relative_to(folder) for path in others)
 
 
+CUT: dict[str, Callable[[bytes], bytes]] = {
+    "cut short": lambda content: content[:5000],
+    "empty": lambda content: b"",
+    "one bit flipped": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", CUT.values(), ids=CUT)
+@pytest.mark.parametrize("build", [builds.build_cpu, builds.build_checked], ids=lambda build: build.__name__)
+def test_an_artefact_that_is_damaged_is_made_again(folder, build, damage):
+    content = build("int a;").read_bytes()
+    build("int a;").write_bytes(damage(content))
+    assert build("int a;").read_bytes() == content
+
+
+@needs_compiler
+def test_an_artefact_whose_digest_is_gone_is_made_again(folder):
+    built = builds.build_cpu("int a;")
+    (digest,) = folder.rglob("*.sha256")
+    digest.unlink()
+    before = built.stat().st_ino
+    assert builds.build_cpu("int a;").stat().st_ino != before and digest.is_file()
+
+
+@needs_compiler
+def test_nothing_but_the_artefact_and_its_digest_is_left(folder):
+    built = builds.build_checked("int a;")
+    assert {each.name for each in built.parent.iterdir()} == {built.name, f"{built.name}.sha256"}
+
+
+def test_an_artefact_that_a_loader_would_die_of_is_not_loaded(folder):
+    """What the loader maps of a file that was cut short ends the process by a signal."""
+    program = "from kvproof.fuzz import devices; print(devices.make('cpu', print).name)"
+    run = partial(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
+    first = run()
+    for built in folder.rglob("*.so"):
+        built.write_bytes(built.read_bytes()[:5000])
+    second = run()
+    assert (second.returncode, second.stdout) == (first.returncode, first.stdout) == (0, first.stdout)
+
+
 @needs_compiler
 def test_a_refused_source_leaves_no_artefact(folder):
     with pytest.raises(builds.BuildError, match="ended with 1"):
@@ -48,7 +95,21 @@ def test_a_refused_source_leaves_no_artefact(folder):
 def test_a_cache_that_cannot_be_written_is_said(folder, monkeypatch):
     (folder / "file").write_text("")
     monkeypatch.setenv("KVPROOF_KERNEL_CACHE", str(folder / "file"))
-    with pytest.raises(builds.BuildError, match="file"):
+    with pytest.raises(builds.BuildError, match=r"file.*\$KVPROOF_KERNEL_CACHE names another"):
+        builds.build("int a;", folder / "prelude.h", ("-fPIC",))
+
+
+def test_a_compiler_that_cannot_be_run_is_said(folder, monkeypatch):
+    (fake := folder / "c++").write_text("no program")
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    with pytest.raises(builds.BuildError, match=r"c\+\+ can't be run"):
+        builds.build("int a;", folder / "prelude.h", ("-fPIC",))
+
+
+def test_a_compiler_that_is_missing_is_an_error_of_its_own(folder, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(builds.AbsentError, match=r"no C\+\+ compiler"):
         builds.build("int a;", folder / "prelude.h", ("-fPIC",))
 
 

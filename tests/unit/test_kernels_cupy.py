@@ -2,6 +2,7 @@
 address, and what is told comes back as arrays of numpy. On a GPU, the same with CuPy itself."""
 
 import ctypes
+import hashlib
 import json
 import sys
 from array import array
@@ -24,7 +25,7 @@ from kvproof.kernels.backends.numpy_backend import NumpyBackend
 from kvproof.kernels.backends.source_backend import SourceBackend
 from kvproof.kernels.builds import BuildError
 from kvproof.kernels.library import CpuLibrary, Launch
-from kvproof.kernels.nvrtc import ARCHITECTURES, find_nvrtc, ship
+from kvproof.kernels.nvrtc import ARCHITECTURES, OPTIONS, find_nvrtc, ship
 from kvproof.kernels.source import source_hash
 from kvproof.kernels.words import Geometry
 
@@ -154,21 +155,54 @@ NINETY = SimpleNamespace(
 )
 
 
-def shipped(folder, source):
+def shipped(folder, **others):
+    """A folder as CI fills it, but for what is said of the manifest."""
     (folder / "kv_kernels.sm_90.cubin").write_bytes(b"a cubin")
-    (folder / "manifest.json").write_text(json.dumps({"source": source}))
+    digests = {"kv_kernels.sm_90.cubin": hashlib.sha256(b"a cubin").hexdigest()}
+    manifest = {"source": source_hash(), "options": OPTIONS, "artefacts": digests} | others
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_a_gpu_loads_what_ci_built_from_this_source(tmp_path):
-    shipped(tmp_path, source_hash())
+    shipped(tmp_path)
     assert binary_for(NINETY, tmp_path) == tmp_path / "kv_kernels.sm_90.cubin"
 
 
-def test_artefacts_of_another_source_or_gpu_are_refused(tmp_path):
+def test_a_folder_without_an_artefact_for_the_gpu_is_refused(tmp_path):
     with pytest.raises(BuildError, match=r"has no kv_kernels\.sm_90"):
         binary_for(NINETY, tmp_path)
-    shipped(tmp_path, "0" * 64)
-    with pytest.raises(BuildError, match="another source"):
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({"source": "0" * 64}, "another source"),
+        ({"options": ["--std=c++17", "--fmad=true"]}, "other options"),
+        ({"artefacts": {"kv_kernels.sm_90.cubin": "0" * 64}}, "damaged"),
+        ({"artefacts": {}}, "doesn't say"),
+        ({"artefacts": None}, "doesn't say"),
+    ],
+)
+def test_an_artefact_that_was_not_made_from_this_source_is_refused(tmp_path, others, said):
+    shipped(tmp_path, **others)
+    with pytest.raises(BuildError, match=said):
+        binary_for(NINETY, tmp_path)
+
+
+def test_an_artefact_that_was_cut_short_is_refused(tmp_path):
+    shipped(tmp_path)
+    (tmp_path / "kv_kernels.sm_90.cubin").write_bytes(b"a cu")
+    with pytest.raises(BuildError, match="damaged"):
+        binary_for(NINETY, tmp_path)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", "no JSON"])
+def test_an_artefact_of_which_nobody_says_what_it_is_made_from_is_refused(tmp_path, text):
+    shipped(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(BuildError, match=r"manifest\.json doesn't say"):
         binary_for(NINETY, tmp_path)
 
 

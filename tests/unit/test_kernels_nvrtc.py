@@ -46,6 +46,14 @@ def test_a_refused_source_is_said_and_leaves_no_artefact(folder):
     assert not list(folder.rglob("*.ptx"))
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("suffix", [".ptx", ".log"])
+def test_an_artefact_that_is_damaged_is_made_again(folder, suffix):
+    built = nvrtc.build_gpu("compute_80")
+    (damaged := built.with_suffix(suffix)).write_bytes((content := damaged.read_bytes())[:100])
+    assert nvrtc.build_gpu("compute_80") == built and damaged.read_bytes() == content
+
+
 def test_without_nvrtc_it_is_said(monkeypatch):
     monkeypatch.setattr(nvrtc, "find_nvrtc", lambda: None)
     with pytest.raises(BuildError, match="cuda12"):

@@ -46,17 +46,53 @@ def test_a_tensor_that_is_trained_is_shared_too():
 
 
 @pytest.mark.parametrize(
-    "tensor",
+    "make",
     [
-        torch.ones(2, 2).to_sparse(),
-        torch.empty(3, device="meta"),
-        torch.ones(2, dtype=torch.complex64).conj(),
+        lambda: torch.ones(2, 2).to_sparse(),
+        lambda: torch.empty(3, device="meta"),
+        lambda: torch.ones(2, dtype=torch.complex64).conj(),
+        lambda: torch._neg_view(torch.ones(2)),
+        lambda: torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)]),
+        lambda: torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
     ],
-    ids=["sparse", "meta", "conjugate"],
+    ids=["sparse", "meta", "conjugate", "negative", "nested", "jagged"],
 )
-def test_a_tensor_without_plain_memory_is_refused(tensor):
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_tensor_without_plain_memory_is_refused(make):
+    tensor = make()
     with pytest.raises(sharing.SharingError, match="plain"):
         sharing.array_of(tensor)
+
+
+OTHERS = ["float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "complex32"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_tensor_of_elements_that_no_array_has_is_refused(name):
+    if not hasattr(torch, name):
+        pytest.skip(f"this torch has no {name}")
+    tensor = torch.zeros(8, dtype=torch.int32).view(torch.uint8).view(getattr(torch, name))
+    with pytest.raises(sharing.SharingError, match=rf"^elements of torch\.{name}, which no array has\.$"):
+        sharing.array_of(tensor)
+
+
+APART = np.dtype({"names": ["number"], "formats": ["f4"], "itemsize": 5})
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(4.0)[::-1],
+        np.arange(4, dtype=np.uint16)[::-1],
+        np.zeros(4, "V16"),
+        np.zeros(4, ">i4"),
+        np.zeros(4, APART)["number"],
+    ],
+    ids=["reversed", "reversed bits", "void", "other byte order", "strides between elements"],
+)
+def test_an_array_that_no_tensor_can_be_is_refused_in_one_sentence(array):
+    with pytest.raises(sharing.SharingError, match=r"^no tensor is an array of .* with strides \(.*,\)\.$"):
+        sharing.tensor_of(array)
 
 
 def test_an_array_is_shared_only_where_a_tensor_may_be_it():
@@ -171,7 +207,7 @@ def test_cupy_itself_takes_the_stream(stream):
 class OnGpu:
     """What is asked of a tensor on a GPU; its memory is the host's."""
 
-    layout, is_meta, dtype = torch.strided, False, torch.bfloat16
+    layout, is_meta, is_nested, dtype = torch.strided, False, False, torch.bfloat16
     device = SimpleNamespace(type="cuda", index=1)
 
     def __init__(self, values):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kvproof.kernels import builds, cuda_place, trial
-from kvproof.kernels.builds import BuildError
+from kvproof.kernels.builds import AbsentError
 from kvproof.kernels.calls import Kernels
 from kvproof.kernels.library import CpuLibrary, Launch
 from kvproof.kernels.mirror import GUARD, MirrorLibrary
@@ -178,7 +178,7 @@ def test_digests_are_the_same_on_every_device(cuda):
 
 def test_without_a_gpu_it_is_skipped_and_with_require_it_fails(ci_gpu, monkeypatch, capsys):
     def missing():
-        raise BuildError("no GPU that CuPy can use.")
+        raise AbsentError("no GPU that CuPy can use.")
 
     monkeypatch.setattr(cuda_place, "find_cupy", missing)
     assert ci_gpu.main([]) == 0
@@ -203,12 +203,38 @@ def test_a_python_without_kvproof_takes_it_from_the_checkout(ci_gpu, monkeypatch
     assert (ROOT / "ci/gpu").stat().st_mode & 0o111
 
 
-@pytest.mark.parametrize("arguments", [["--device", "cpu", "--only", "nothing"], ["--device", "tpu"]])
-def test_usage_ends_with_3(ci_gpu, capsys, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "nothing"], "no check has 'nothing' in its name."),
+        (["--only", "memcheck", "--device", "cpu"], "no check has 'memcheck' in its name."),
+        (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
+        (["--cases", "0"], "argument --cases: 0 is less than 1."),
+        (["--cases", "-3"], "argument --cases: -3 is less than 1."),
+        (["--cases", "many"], "argument --cases: invalid number value: 'many'."),
+        (["--record", __file__], f"argument --record: cannot write to folder {__file__}: File exists."),
+    ],
+)
+def test_usage_ends_with_3_before_anything_runs(ci_gpu, monkeypatch, capsys, arguments, said):
+    monkeypatch.setattr(ci_gpu, "place_of", lambda given: pytest.fail("it ran"))
     with pytest.raises(SystemExit) as ended:
         raise SystemExit(ci_gpu.main(arguments))
     assert ended.value.code == 3
-    assert "nothing" in (said := capsys.readouterr().err) or "tpu" in said
+    found = capsys.readouterr()
+    assert found.err.startswith(f"ci/gpu: {said}") and found.err.count("\n") == 1 and not found.out
+
+
+def test_a_folder_to_record_to_is_made(ci_gpu, tmp_path, capsys):
+    folder = tmp_path / "missing" / "folder"
+    arguments = ["--device", "cpu", "--only", "digests", "--record", str(folder)]
+    assert ci_gpu.main(arguments) == 0
+    assert {each.name for each in folder.iterdir()} == {"gpu.json", "gpu.md"}
+
+
+def test_a_gpu_whose_kernels_cannot_be_had_is_a_failure(ci_gpu, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(cuda_place, "find_cupy", stand_in)
+    assert ci_gpu.main(["--cubins", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == f"failed: {tmp_path} has no kv_kernels.sm_90.cubin.\n"
 
 
 # --- its checks can fail ------------------------------------------------------------------------------
