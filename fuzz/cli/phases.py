@@ -361,10 +361,12 @@ def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
         progress(fault.id)
         start = time.perf_counter()
         row = run(fault, "soak", 40_000, seed)
-        message = (
-            "" if row.killed else f"The harness misses this fault: killed {row.word}, expected {row.clause}."
-        )
-        word = "holds" if row.killed else "blind"
+        word = "holds" if row.killed else "errored" if row.error else "blind"
+        wrong = {
+            "errored": f"This fault cannot be hunted: {row.error}.",
+            "blind": f"The harness misses this fault: killed {row.word}, expected {row.clause}.",
+        }
+        message = wrong.get(word, "")
         tests.append(Checked("faults", fault.id, word, time.perf_counter() - start, row.clause, message))
     killed = sum(test.verdict == "holds" for test in tests)
     return Phase(f"{killed} of {len(tests)} killed", tuple(tests))
