@@ -5,6 +5,7 @@ engine must not do is refused before it reaches the allocator, and lives that wo
 on discarded writes are preempted first, as operations of their own.
 """
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -38,6 +39,12 @@ class KernelFault(Errored):
         kinds = {(each.wrong, each.kernel): each for each in reversed(findings)}
         first, *others = sorted(kinds.values(), key=findings.index)
         super().__init__(f"a kernel of the device goes wrong: {first}", "\n".join(map(str, others)))
+
+
+def _failed(at: str, error: BaseException) -> Errored:
+    """What an allocator raised where it is not asked to do an operation, with the end of the traceback."""
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return Errored(f"it failed at {at}: {what}", "".join(traceback.format_exception(error, limit=-3)))
 
 
 def ask(adapter: Adapter, operation: op.AnyOperation) -> op.AnyAnswer:
@@ -96,8 +103,8 @@ class Session:
         self.errored: Errored | None = None
         try:
             adapter.configure(config, seed)
-        except Errored as error:
-            self.errored = error
+        except (Exception, SystemExit) as error:
+            self.errored = error if isinstance(error, Errored) else _failed("configure", error)
         own = execute and 1 <= self.capabilities.level < 3 and _holds(config)
         self.oracle = Oracle(
             config, self.capabilities, compare_policy=compare_policy, memory=own, ignore=ignore
@@ -164,14 +171,16 @@ class Session:
             self.operations.append(operation)
             self.errored = error
             return None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             answer = op.Crashed(type(error).__name__, str(error))
         try:
             seen = self._observe(operation, answer, before)
-        except Errored as error:
-            self.operations.append(operation)
-            self.errored = error
-            return None
+        except (Exception, SystemExit) as error:
+            if not isinstance(answer, op.Crashed):
+                self.operations.append(operation)
+                self.errored = error if isinstance(error, Errored) else _failed("observe", error)
+                return None
+            seen = None
         if self._worker is not None and not isinstance(answer, op.FAILURES):
             self._worker.follow(operation)
         device = self.device

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -17,13 +17,20 @@ from kvproof.fuzz.cli.fuzz import ENGINES
 from kvproof.fuzz.faults import Fault, load, planted, seeded
 from kvproof.fuzz.reports.terminal import trimmed
 from kvproof.fuzz.reports.wording import plural
+from kvproof.fuzz.watch import watched
+
+if TYPE_CHECKING:
+    from kvproof.fuzz.engines.power import Power
 
 OPERATIONS: Final = 40_000
 """Of one hunt at most, where nothing else is said."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What became of a fault. `killed`: under its own clause; `fell` is the clause that did fall."""
+    """What became of a fault. `killed`: under its own clause; `fell` is the clause that did fall.
+
+    `error` says why it could not be hunted any further.
+    """
 
     fault: str
     title: str
@@ -35,11 +42,13 @@ class Row(msgspec.Struct, frozen=True):
     killed: bool
     fell: str
     minimal: int
+    error: str = ""
 
     @property
     def word(self) -> str:
-        """Whether it was found, in a word or two."""
-        return "yes" if self.killed else f"under {self.fell}" if self.fell else "no"
+        """Whether it was found, in a word or two, or why not."""
+        word = "yes" if self.killed else f"under {self.fell}" if self.fell else "no"
+        return f"{word}: {self.error}" if self.error else word
 
 
 def select(faults: Sequence[Fault], only: Sequence[str]) -> tuple[Fault, ...]:
@@ -49,9 +58,10 @@ def select(faults: Sequence[Fault], only: Sequence[str]) -> tuple[Fault, ...]:
         if name not in known:
             raise BadInput(f"there is no fault {name!r}; 'kvproof faults --list' names them.")
     chosen = tuple(known[name] for name in dict.fromkeys(only)) or tuple(faults)
-    for fault in chosen:
-        with planted([fault]):
-            pass
+    with watched():
+        for fault in chosen:
+            with planted([fault]):
+                pass
     return chosen
 
 
@@ -72,6 +82,7 @@ def run(fault: Fault, engine: str, operations: int, seed: int = 0) -> Row:
         killed,
         hunted.clause,
         len(hunted.case.operations) if hunted.case else 0,
+        hunted.error,
     )
 
 
@@ -182,18 +193,35 @@ def _power(
             with live(to, lambda _, spent, text=text: Text(f"{text}, {seconds(spent)}")):  # type: ignore[misc]
                 rows.append(power.measure(fault, engine, seeds, ops or power.BUDGET[engine]))
     strong = sum(row.probability >= power.NEEDED for row in rows)
+    errors = _errors(chosen, rows)
     if as_json:
-        print_json(report.document(rows))
+        print_json({**report.document(rows), "errors": errors})
     else:
         with trimmed(to):
             to.print(report.table(rows))
         to.print()
         to.print(Text(report.reading(rows), "dim"))
+        for each in errors:
+            to.print(Text(f"{each['fault']}, {each['engine']}: {each['error']}", "bold red"))
         word = verdict("holds" if strong == len(rows) else "violated")
         to.print(word + Text(f": {strong} of {len(rows)} found in at least {power.NEEDED:.0%} of hunts", ""))
     if record is not None:
         report.keep(rows, record)
     return HOLDS if strong == len(rows) else VIOLATED
+
+
+def _errors(chosen: Sequence[Fault], rows: "Sequence[Power]") -> list[dict[str, str]]:
+    """Why a hunt ended without a find and before its budget was spent: one of each row is repeated."""
+    from kvproof.fuzz.engines.hunt import hunt
+
+    faults = {fault.id: fault for fault in chosen}
+    found = []
+    for row in rows:
+        seeds = [each.seed for each in row.trials if not each.killed and each.operations < row.budget]
+        for seed in seeds[:1]:
+            why = hunt(faults[row.fault], engine=row.engine, operations=row.budget, seed=seed).error
+            found.append({"fault": row.fault, "engine": row.engine, "error": why})
+    return found
 
 
 def _matrix(to: Console, chosen: Sequence[Fault], record: Path | None, as_json: bool) -> int:

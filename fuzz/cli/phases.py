@@ -11,13 +11,14 @@ from kvproof.fuzz import cases, devices, vectors
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.cli import bundled, smoke
 from kvproof.fuzz.cli.errors import HarnessFault
-from kvproof.fuzz.cli.profiles import Profile
+from kvproof.fuzz.cli.profiles import Expected, Profile
 from kvproof.fuzz.engines.traces import Trace
 from kvproof.fuzz.reports.junit import Checked
 from kvproof.fuzz.reports.terminal import one_line
 from kvproof.fuzz.reports.wording import plural
 from kvproof.fuzz.smoke import examine
 from kvproof.fuzz.targets import make_adapter
+from kvproof.fuzz.targets.judge import Judgement
 from kvproof.spec.oracle import BY_CODE, CLAUSES, Verdict
 from kvproof.spec.properties import REFINEMENT
 
@@ -374,10 +375,12 @@ def run_faults(profile: Profile, seed: int, progress: Progress) -> Phase:
         progress(fault.id)
         start = time.perf_counter()
         row = run(fault, "soak", BUDGET["soak"], seed)
-        message = (
-            "" if row.killed else f"The harness misses this fault: killed {row.word}, expected {row.clause}."
-        )
-        word = "holds" if row.killed else "blind"
+        word = "holds" if row.killed else "errored" if row.error else "blind"
+        wrong = {
+            "errored": f"This fault cannot be hunted: {row.error}.",
+            "blind": f"The harness misses this fault: killed {row.word}, expected {row.clause}.",
+        }
+        message = wrong.get(word, "")
         tests.append(Checked("faults", fault.id, word, time.perf_counter() - start, row.clause, message))
     killed = sum(test.verdict == "holds" for test in tests)
     return Phase(f"{killed} of {len(tests)} killed", tuple(tests))
@@ -401,18 +404,24 @@ def run_targets(profile: Profile, seed: int, progress: Progress) -> Phase:
         )
         found = judge_apart(job)
         operations += found.operations
-        fell = ", ".join(finding.clause for finding in found.findings) or found.reason or "nothing fell"
-        wrong = f"{found.result} where {expected.result} was expected: {fell}."
-        word = (
-            "skipped"
-            if found.result == "skipped"
-            else "holds"
-            if found.result == expected.result
-            else "violated"
-        )
-        message = found.reason if word == "skipped" else "" if word == "holds" else wrong
+        wrong = _deviation(expected, found)
+        word = "skipped" if found.result == "skipped" else "violated" if wrong else "holds"
+        message = found.reason if word == "skipped" else wrong
         tests.append(Checked("targets", expected.target, word, time.perf_counter() - start, "", message))
     return Phase(plural(operations, "operation"), tuple(tests))
+
+
+def _deviation(expected: Expected, found: Judgement) -> str:
+    """How a target is judged otherwise than it deserves, as a sentence, or nothing."""
+    fell = [finding.clause for finding in found.findings]
+    if found.result != expected.result:
+        what = ", ".join(fell) or found.reason or "nothing fell"
+        return f"{found.result} where {expected.result} was expected: {what}."
+    if missing := [code for code in expected.clauses if code not in fell]:
+        return f"{', '.join(missing)} must fall and did not: {', '.join(fell) or 'nothing fell'}."
+    if others := [code for code in fell if code not in (*expected.clauses, *expected.may)]:
+        return f"{', '.join(others)} fell, which the target is not known for."
+    return ""
 
 
 def run_mutants(profile: Profile, seed: int, progress: Progress) -> Phase:

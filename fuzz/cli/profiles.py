@@ -9,12 +9,15 @@ import msgspec
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A target to judge and the verdict that it must get.
 
-    Clauses in `ignore` are known to fall, features in `without` are those in which it is known to be
-    at fault.
+    All of `clauses` must fall and none beside them but those that `may`, which chance decides. Clauses
+    in `ignore` are known to fall and not judged, features in `without` are those in which it is known to
+    be at fault.
     """
 
     target: str
     result: str
+    clauses: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 

@@ -182,6 +182,8 @@ class Explorer:
         for operation in list(operations(self._preset, session.state)):
             session = session if same else self._freezer.thaw(data)
             session.apply(operation)
+            if session.errored is not None:
+                raise session.errored
             record = self._records.pop()
             if session.over:
                 yield record, session, None

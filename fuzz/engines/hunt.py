@@ -6,11 +6,13 @@ from typing import Final
 
 import msgspec
 
+from kvproof.fuzz.adapters.port import Errored
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.engines.soak import Result, soak
 from kvproof.fuzz.engines.stateful import stateful
 from kvproof.fuzz.faults import Fault, planted, seeded
 from kvproof.fuzz.shrink import shrink, size
+from kvproof.fuzz.watch import watched
 
 ENGINES: Final[dict[str, Callable[..., Result]]] = {"soak": soak, "hypothesis": stateful}
 
@@ -22,7 +24,10 @@ FURTHER: Final = 4_000
 
 
 class Hunted(msgspec.Struct, frozen=True):
-    """What became of a fault: `operations` and `seconds` to the first find, the smallest `case`."""
+    """What became of a fault: `operations` and `seconds` to the first find, the smallest `case`.
+
+    `error` says why the hunt could not go on before the fault was found, in a sentence without its end.
+    """
 
     fault: Fault
     killed: bool
@@ -30,14 +35,19 @@ class Hunted(msgspec.Struct, frozen=True):
     operations: int
     seconds: float
     case: Case | None
+    error: str = ""
 
 
 class Find(msgspec.Struct, frozen=True):
-    """A find: after so many operations and seconds of the hunt. A hunt that ends without one has no case."""
+    """A find: after so many operations and seconds of the hunt. A hunt that ends without one has no case.
+
+    `error` says why there is nothing more to find.
+    """
 
     operations: int
     seconds: float
     case: Case | None = None
+    error: str = ""
 
     @property
     def clause(self) -> str:
@@ -50,20 +60,37 @@ def runs(fault: Fault, engine: str, operations: int, seed: int) -> Iterator[Find
 
     All together judge at most `operations` operations (the last run ends as it may). The
     comparison with the policy is off, so that the clause alone must see the fault, but for the
-    clauses of that comparison. Shrinking between two runs is not counted.
+    clauses of that comparison. Shrinking between two runs is not counted. A fault with which the
+    allocator cannot be judged ends the hunt, whatever it raises and wherever it hangs.
     """
     spent, seconds = 0, 0.0
     number = seed * STRIDE
     while spent < operations:
         started = time.perf_counter()
-        with planted([fault]):
-            result = ENGINES[engine](
-                operations - spent, number, faults=(fault,), compare_policy=fault.against_policy
-            )
-        spent += result.operations
+        case, error = None, ""
+        with planted([fault]), watched():
+            try:
+                result = ENGINES[engine](
+                    operations - spent, number, faults=(fault,), compare_policy=fault.against_policy
+                )
+                spent += result.operations
+                case, error = result.case, result.error.partition("\n")[0]
+            except (Exception, SystemExit) as why:
+                error = why.reason if isinstance(why, Errored) else f"{type(why).__name__}: {why}"
         seconds += time.perf_counter() - started
         number += 1
-        yield Find(spent, seconds, result.case)
+        yield Find(spent, seconds, None if error else case, error)
+        if error:
+            return
+
+
+def _shrunk(case: Case) -> Case:
+    """Smaller if it can be; a fault may do as it likes, such as not to recur."""
+    try:
+        with watched():
+            return shrink(case)
+    except (Exception, SystemExit):
+        return case
 
 
 def hunt(
@@ -80,7 +107,7 @@ def hunt(
     for last in runs(fault, engine, operations, seed):
         if last.case is not None and last.clause == fault.clause:
             first = first or last
-            smaller = shrink(last.case)
+            smaller = _shrunk(last.case)
             if best is None or size(smaller) < size(best):
                 best = smaller
             found += 1
@@ -100,4 +127,5 @@ def hunt(
         last.operations,
         last.seconds,
         other.case if other else None,
+        last.error,
     )

@@ -101,7 +101,10 @@ def _soaked(
     seed: int = 1,
 ) -> Found:
     result = soak(operations, seed, adapter=adapter, ignore=ignore, compare_policy=not ignore, full=full)
-    return (result.case.expected.clause if result.case is not None else ""), result.operations
+    if result.case is None:
+        return "", result.operations
+    expected = result.case.expected
+    return expected.clause or expected.result, result.operations
 
 
 def _plain() -> Found:

@@ -174,9 +174,12 @@ def _rebuild(fault: str, edit: Edit, name: str, original: Any) -> Any:
         exec(compile(source, file, "exec"), function.__globals__, space)
     except SyntaxError as error:
         raise FaultError(f"fault {fault} is not Python: {error.msg}.") from None
-    made = space.get(name)
-    if made is None:
-        raise FaultError(f"fault {fault}: its source does not define {name}.")
+    except (Exception, SystemExit) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise FaultError(f"fault {fault}: its source cannot be run: {what}.") from None
+    made: Any = space.get(name)
+    if not (callable(made) or isinstance(made, classmethod | property)):
+        raise FaultError(f"fault {fault}: its source does not define {name} as a function.")
     return wrapper(made) if wrapper and not isinstance(made, wrapper) else made
 
 
