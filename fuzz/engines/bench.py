@@ -24,6 +24,8 @@ from kvproof.fuzz.targets.process import Process
 from kvproof.spec.oracle import Mix
 
 OURS: Final = "kvproof"
+EQUAL: Final = 0.005
+"""How far a ratio may be from 1 and still say that nobody is ahead: it reads 1.00."""
 TIMEOUT: Final = 900.0
 """Seconds for one answer; to fetch a release may take most of it."""
 
@@ -77,6 +79,12 @@ class Outcome(msgspec.Struct, frozen=True):
         return choose(others, key=lambda name: self.values[name].median) if others else ""
 
     @property
+    def standing(self) -> str:
+        """Whether ours is `ahead` of the best other, `equal` within half a percent, or `behind`."""
+        ratio = 1.0 if self.ratio is None else self.ratio
+        return "equal" if abs(ratio - 1) < EQUAL else "ahead" if ratio > 1 else "behind"
+
+    @property
     def ratio(self) -> float | None:
         """How many times as good ours is as the best other."""
         if self.reason or not self.best_other or OURS not in self.values:
@@ -86,18 +94,24 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """A row: operations a second of CPU time, repetition by repetition, and the mix behind them."""
+    """A row: operations a second of CPU time, repetition by repetition, and the mix behind them.
+
+    An exploration does all that a scope allows, and has no mix.
+    """
 
     name: str
     value: Value
-    mix: Mix
+    mix: Mix | None
 
 
 class Judging(msgspec.Struct, frozen=True):
-    """The rates, and how many times as long a judged operation takes as the manager's part of it."""
+    """The rates, and how many times as long a judged operation takes as the manager's part of it.
+
+    That is told of the first row, if it is one of fuzzing.
+    """
 
     rates: tuple[Rate, ...]
-    overhead: float
+    overhead: float | None
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -288,12 +302,13 @@ def _document_judging(judging: Judging | None) -> dict[str, object] | None:
         return None
     return {
         "unit": "judged operations/s",
-        "overhead": round(judging.overhead, 1),
+        "overhead": None if judging.overhead is None else round(judging.overhead, 1),
         "rows": [
             {
                 "name": rate.name,
                 "median": round(rate.value.median),
                 "spread": round(rate.value.spread, 4),
+                "runs": len(rate.value.runs),
                 "mix": msgspec.to_builtins(rate.mix),
             }
             for rate in judging.rates

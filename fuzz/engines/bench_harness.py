@@ -1,20 +1,26 @@
 """The bench of the harness: judged operations a second, and what judging costs.
 
-Each row is a seeded run on the reference; with its rate goes the mix of its operations. The
-overhead is what a judged operation costs beside the same calls on the manager alone.
+Each row is a seeded run on the reference; with its rate goes the mix of its operations. Exploration
+is of a whole preset, where each transition is an operation. The overhead is what a judged operation
+costs beside the same calls on the manager alone.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.engines.bench import Judging, Rate, Value
 from kvproof.fuzz.engines.soak import Result, soak
+from kvproof.spec.oracle import Mix
 
 OPERATIONS: Final = 5_000
 """Operations of a repetition."""
+EXPLORATION: Final = "harness: exploration, tiny"
+PRESET: Final = "tiny"
+EXPLORED: Final = 3
+"""Repetitions of the exploration at most: each takes seconds, and does the same."""
 _CALLS: Final = (
     "configure",
     "submit",
@@ -39,39 +45,62 @@ def measure(repeat: int, only: str = "", progress: Callable[[str], None] | None 
     if not chosen:
         return None
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
-    results: dict[str, Result] = {}
+    ran: dict[str, Ran] = {}
     alone: list[float] = []
     calls = recorded(OPERATIONS)
     for turn in range(repeat):
         for name, run in chosen.items():
+            if name == EXPLORATION and turn >= EXPLORED:
+                continue
             if progress is not None:
                 progress(f"{name}, {turn + 1} of {repeat}")
             started = time.process_time()
-            results[name] = run()
-            seconds[name].append((time.process_time() - started) / results[name].operations)
+            ran[name] = run()
+            seconds[name].append((time.process_time() - started) / ran[name].operations)
         alone.append(_repeat(calls) / OPERATIONS)
     rates = [
-        Rate(name, Value(tuple(1 / each for each in seconds[name])), result.mix)
-        for name, result in results.items()
+        Rate(name, Value(tuple(1 / each for each in seconds[name])), each.mix) for name, each in ran.items()
     ]
-    first = Value(tuple(next(iter(seconds.values()))))
-    return Judging(tuple(rates), first.median / Value(tuple(alone)).median)
+    first = next(iter(seconds))
+    judged, manager = Value(tuple(seconds[first])).median, Value(tuple(alone)).median
+    return Judging(tuple(rates), None if first == EXPLORATION else judged / manager)
 
 
-def _soak(level: int) -> Result:
-    return soak(OPERATIONS, 1, adapter=lambda: ReferenceAdapter(level), execute=False)
+class Ran(NamedTuple):
+    """Operations of one repetition, and their mix, where chance decides it."""
+
+    operations: int
+    mix: Mix | None
 
 
-def _hypothesis() -> Result:
+def _of(result: Result) -> Ran:
+    return Ran(result.operations, result.mix)
+
+
+def _soak(level: int) -> Ran:
+    return _of(soak(OPERATIONS, 1, adapter=lambda: ReferenceAdapter(level), execute=False))
+
+
+def _hypothesis() -> Ran:
     from kvproof.fuzz.engines.stateful import stateful
 
-    return stateful(OPERATIONS, 1, adapter=lambda: ReferenceAdapter(2), execute=False)
+    return _of(stateful(OPERATIONS, 1, adapter=lambda: ReferenceAdapter(2), execute=False))
 
 
-_ROWS: Final[dict[str, Callable[[], Result]]] = {
+def _exploration() -> Ran:
+    from kvproof.fuzz.engines.explore import explore
+    from kvproof.fuzz.engines.explore_moves import preset
+
+    found = explore(preset(PRESET))
+    assert found.verdict == "holds", "the reference is in order"
+    return Ran(found.transitions, None)
+
+
+_ROWS: Final[dict[str, Callable[[], Ran]]] = {
     "harness: soak, level 2": lambda: _soak(2),
     "harness: soak, level 3": lambda: _soak(3),
     "harness: Hypothesis, level 2": _hypothesis,
+    EXPLORATION: _exploration,
 }
 NAMES: Final = tuple(_ROWS)
 """The rows; of the first measured one the overhead is told."""

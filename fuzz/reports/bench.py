@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvproof.fuzz.engines.bench import OURS, Judging, Outcome, Rate, Report, Value
+from kvproof.fuzz.engines.bench_harness import EXPLORED
 from kvproof.fuzz.engines.bench_rows import BLOCK_SIZE, Work
 from kvproof.fuzz.reports.wording import plural
 
@@ -56,16 +57,19 @@ def reading(report: Report) -> str:
     return (
         f"CPU time, median of {report.repeat} in turn; block size {BLOCK_SIZE}, one full-attention group, "
         f"events off, collector on and frozen after set-up. × is how many times as good {OURS} is as the "
-        "best of the others, above 1 it wins. Spread is (max − min) / median, the widest in the row."
+        "best of the others, above 1 it wins, 1.00 is equal. Spread is (max − min) / median, the widest in "
+        "the row."
     )
 
 
 def wins(report: Report) -> str:
-    """In how many rows ours is the best."""
-    ratios = [outcome.ratio for outcome in report.outcomes if outcome.ratio is not None]
-    if not ratios:
+    """In how many rows ours is the best, and in how many no other is better."""
+    standings = [outcome.standing for outcome in report.outcomes if outcome.ratio is not None]
+    if not standings:
         return "There was nothing to compare with."
-    return f"{OURS} is ahead in {sum(ratio > 1 for ratio in ratios)} of {plural(len(ratios), 'row')}."
+    ahead, equal = standings.count("ahead"), standings.count("equal")
+    also = f" and equal in {equal}" if equal else ""
+    return f"{OURS} is ahead in {ahead} of {plural(len(standings), 'row')}{also}."
 
 
 def remarks(report: Report) -> Iterator[str]:
@@ -111,7 +115,8 @@ def _cell(value: Value | None) -> str:
 def _ratio(outcome: Outcome) -> Text:
     if outcome.ratio is None:
         return Text("–", "dim")
-    return Text(f"{outcome.ratio:.2f}", "green" if outcome.ratio > 1 else "red")
+    styles = {"ahead": "green", "equal": "", "behind": "red"}
+    return Text(f"{outcome.ratio:.2f}", styles[outcome.standing])
 
 
 def _spread(outcome: Outcome) -> str:
@@ -137,7 +142,7 @@ def _counts(outcome: Outcome) -> list[str]:
 
 def _judging(judging: Judging) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", title_justify="left")
-    table.title = Text(f"The harness. {overhead(judging)}", "dim")
+    table.title = Text(f"The harness. {overhead(judging)}".rstrip(), "dim")
     for name in ("", *_JUDGED):
         table.add_column(name, justify="right" if name else "left")
     for rate in judging.rates:
@@ -149,13 +154,17 @@ _JUDGED: Final = ("operations/s", "spread", "allocations", "hits", "refusals", "
 
 
 def _judged(rate: Rate) -> list[str]:
-    mix = rate.mix
+    rates = [short(rate.value.median), percent(rate.value.spread)]
+    if (mix := rate.mix) is None:
+        return [*rates, *"–" * 4]
     counts = (mix.allocations, mix.hits, mix.refusals, mix.evictions)
-    return [short(rate.value.median), percent(rate.value.spread), *(f"{count:,}" for count in counts)]
+    return [*rates, *(f"{count:,}" for count in counts)]
 
 
 def overhead(judging: Judging) -> str:
-    """What judging costs."""
+    """What judging costs, where that was measured."""
+    if judging.overhead is None:
+        return ""
     first = judging.rates[0].name.removeprefix("harness: ")
     return f"A judged operation ({first}) takes {judging.overhead:.1f} times the manager's part of it."
 
@@ -185,7 +194,9 @@ def markdown(report: Report) -> str:
         parts += [
             "## The harness",
             "Judged operations a second of CPU time on the reference, pools of 3 to 12 blocks, every clause "
-            f"of the level on each operation. {overhead(report.judging)}",
+            "of the level on each operation. Exploration does every sequence of its preset, where each "
+            f"transition is an operation; median of {min(EXPLORED, report.repeat)}. "
+            f"{overhead(report.judging)}".rstrip(),
             _grid(["", *_JUDGED], judged),
         ]
     return "\n\n".join(parts) + "\n"

