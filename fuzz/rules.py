@@ -214,11 +214,18 @@ def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Ext
         changed = _twisted_item(world, c, first_item, length if not others else others[0].offset)
         return replace(extras, items=(*((changed,) if changed.length else ()), *others))
     if extras.adapter is not None:
-        adapter = extras.adapter
-        other = "y" if adapter.name == _SAME else _SAME
-        twisted = replace(adapter, id=1 - adapter.id) if c.chance(50) else replace(adapter, name=other)
-        return replace(extras, adapter=twisted)
+        return replace(extras, adapter=_twisted_adapter(c, extras.adapter))
     return replace(extras, salt=extras.salt.swapcase())
+
+
+def _twisted_adapter(c: Choices, adapter: op.Adapter) -> op.Adapter:
+    match c.below(5):
+        case 0 | 1:
+            return replace(adapter, id=1 - adapter.id)
+        case 2 | 3:
+            return replace(adapter, name="y" if adapter.name == _SAME else _SAME)
+        case _:
+            return replace(adapter, path="" if adapter.path else _SAME)
 
 
 def _split(c: Choices, item: op.Item) -> tuple[op.Item, op.Item]:

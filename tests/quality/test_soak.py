@@ -31,10 +31,10 @@ def test_memory_does_not_grow_with_the_operations() -> None:
 
 
 def test_every_history_drains_to_quiescence() -> None:
-    result = soak(5 * EPISODE, 2, adapter=at_level_2, execute=False)
+    # With seed 3 no history is so short that nothing is ever held.
+    result = soak(5 * EPISODE, 3, adapter=at_level_2, execute=False)
     assert result.case is None
-    # The last one may be too short to hold anything.
-    assert result.situations["drained"] >= result.histories - 1 >= 4
+    assert result.situations["drained"] == result.histories >= 4
     assert result.exercised["KV-P-leak"] > 0
 
 

@@ -15,11 +15,18 @@ def drawn(capabilities: Capabilities) -> list[CacheConfig]:
     return [draw_config(Choices(seed), capabilities).validate() for seed in SEEDS]
 
 
-def test_one_in_some_dozens_has_no_events_or_a_block_or_two() -> None:
+def test_one_in_some_dozens_has_no_events_a_block_or_two_large_blocks_or_many() -> None:
     configs = drawn(REFERENCE)
     assert 20 < sum(not config.events for config in configs) < 80
     assert 15 < sum(config.blocks < 3 for config in configs) < 60
-    assert {config.blocks for config in configs} == set(range(1, 13))
+    assert 20 < sum(config.block_size > 4 for config in configs) < 80
+    assert 20 < sum(config.max_requests > 5 for config in configs) < 80
+    assert {config.blocks for config in configs} >= set(range(1, 27))
+    assert {config.block_size for config in configs} == {1, 2, 3, 4, 8, 16}
+
+
+def test_who_has_one_block_size_gets_no_other() -> None:
+    assert {config.block_size for config in drawn(replace(REFERENCE, block_sizes=(16,)))} == {16}
 
 
 def test_who_does_not_claim_the_policy_gets_three_blocks_at_least() -> None:
@@ -36,6 +43,8 @@ def test_what_is_seldom_leaves_all_other_draws_as_they_are() -> None:
         with_, without = Choices(seed), Choices(seed)
         seldom = draw_config(with_, REFERENCE)
         plain = draw_config(without, replace(REFERENCE, policy=False, features=()))
-        blocks = plain.blocks if seldom.blocks < 3 else seldom.blocks
-        assert replace(seldom, events=True, blocks=blocks) == plain
+        if all(config.block_size <= 4 and config.max_requests <= 5 for config in (seldom, plain)):
+            blocks = plain.blocks if seldom.blocks < 3 else seldom.blocks
+            assert replace(seldom, events=True, blocks=blocks) == plain
+        assert (seldom.depth, seldom.hash) == (plain.depth, plain.hash)
         assert with_.word() == without.word()
