@@ -219,10 +219,10 @@ def _twisted(world: World, c: Choices, extras: op.Extras, length: int) -> op.Ext
 
 
 def _twisted_adapter(c: Choices, adapter: op.Adapter) -> op.Adapter:
-    match c.below(5):
-        case 0 | 1:
+    match c.below(3):
+        case 0:
             return replace(adapter, id=1 - adapter.id)
-        case 2 | 3:
+        case 1:
             return replace(adapter, name="y" if adapter.name == _SAME else _SAME)
         case _:
             return replace(adapter, path="" if adapter.path else _SAME)

@@ -1,6 +1,6 @@
 """How a history spells identities, so that what an encoding loses of them makes two of them one.
 
-Rules tell prefixes apart by a letter in one key field, and most histories show it as it is. In some
+Rules tell prefixes apart by a letter in one key field, and most histories show it as it is. In others
 it stands where a careless key doesn't look: behind a long common part, in letters outside ASCII, in
 white space, above the lowest byte of a number, in the folders of a path. Two identities that differ
 are spelled differently.
@@ -68,4 +68,4 @@ SPELLINGS: Final = {
 
 def draw_spelling(c: Choices) -> Spelling:
     """Mostly the plain one."""
-    return c.pick(tuple(SPELLINGS.values())) if c.chance(12) else PLAIN
+    return c.pick(tuple(SPELLINGS.values())) if c.chance(25) else PLAIN

@@ -40,7 +40,7 @@ def test_what_is_absent_stays_absent(name: str) -> None:
 def test_the_plain_spelling_changes_nothing_and_is_the_usual_one() -> None:
     assert [PLAIN.of(extras) for extras in all_extras()] == all_extras()
     drawn = [draw_spelling(Choices(seed)) for seed in range(1_000)]
-    assert 800 < drawn.count(PLAIN) < 950 and {*drawn} == {PLAIN, *SPELLINGS.values()}
+    assert 650 < drawn.count(PLAIN) < 850 and {*drawn} == {PLAIN, *SPELLINGS.values()}
 
 
 CARELESS = {
