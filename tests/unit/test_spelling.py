@@ -43,6 +43,10 @@ def test_the_plain_spelling_changes_nothing_and_is_the_usual_one() -> None:
     assert 650 < drawn.count(PLAIN) < 850 and {*drawn} == {PLAIN, *SPELLINGS.values()}
 
 
+def at_level_2() -> ReferenceAdapter:
+    return ReferenceAdapter(2)
+
+
 CARELESS = {
     "cut to eight bytes": TEXT + "[:8]",
     "stripped of white space": TEXT.replace("str(value)", "str(value).strip()"),
@@ -57,7 +61,12 @@ def test_a_key_that_loses_a_part_of_its_fields_is_found(lost: str) -> None:
     fault = Fault("careless", lost, "KV-I2-standing", FIELD, TEXT, CARELESS[lost])
     with planted([fault]):
         result = soak(
-            60_000, 1, adapter=lambda: ReferenceAdapter(2), faults=(fault,), compare_policy=False, execute=False
+            60_000,
+            1,
+            adapter=lambda: ReferenceAdapter(2),
+            faults=(fault,),
+            compare_policy=False,
+            execute=False,
         )
     assert result.case is not None
     assert result.case.expected.clause == "KV-I2-standing"
