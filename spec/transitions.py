@@ -115,11 +115,10 @@ def _grow(
 
 
 def _repeats(state: State, life: Life, block: int, group: int, index: int) -> bool:
-    """Whether others hold a block that has, or is promised, what a life will write there: it is shared."""
-    tokens = min(life.known - index * state.config.block_size, state.config.block_size)
-    if tokens <= 0 or block not in state.holders:
-        return False
-    return state.found(block, tokens) == state.wanted(life, group, index, tokens)
+    """Whether a block has, or is promised, all that a life will write there: it is shared."""
+    size = state.config.block_size
+    whole = (index + 1) * size <= life.known
+    return whole and state.content(block) == state.wanted(life, group, index, size)
 
 
 def _lose(state: State, life: Life, before: list[int], row: list[int], effects: Effects) -> None:
