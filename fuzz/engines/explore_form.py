@@ -111,7 +111,9 @@ class Forms:
 
     Where a manager keeps something beside what it had at the beginning, as a faulty one may, all of
     it is in the form as it is, under the names as they are, since what it keeps may be parts of the rest:
-    that merges less than could be merged, and never too much.
+    that merges less than could be merged. What it leaves behind of ended requests in the dictionaries that
+    every manager has, and what its counters decide, is not in the form: there the audit alone sees a
+    merge of too much.
     """
 
     def __init__(self, root: Session) -> None:
