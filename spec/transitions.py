@@ -115,10 +115,11 @@ def _grow(
 
 
 def _repeats(state: State, life: Life, block: int, group: int, index: int) -> bool:
-    """Whether a block has, or is promised, all that a life will write there: it is shared."""
+    """Whether a block that is held has, or is promised, all that a life will write there: it is shared."""
     size = state.config.block_size
-    whole = (index + 1) * size <= life.known
-    return whole and state.content(block) == state.wanted(life, group, index, size)
+    if block not in state.holders or (index + 1) * size > life.known:
+        return False
+    return state.content(block) == state.wanted(life, group, index, size)
 
 
 def _lose(state: State, life: Life, before: list[int], row: list[int], effects: Effects) -> None:
