@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from kvproof.fuzz import vectors
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.choices import Choices
-from kvproof.fuzz.rules import World, draw_config, weighted
+from kvproof.fuzz.configs import draw_config
+from kvproof.fuzz.prompts import World
+from kvproof.fuzz.rules import weighted
 from kvproof.fuzz.session import Session
 from kvproof.spec import operations as op
 from kvproof.spec.contract import reason_against

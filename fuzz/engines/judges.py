@@ -23,10 +23,10 @@ from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.adapters.variants import VARIANTS, Swap
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.choices import Choices
+from kvproof.fuzz.configs import draw_config
 from kvproof.fuzz.engines.contracts import Contract, read
 from kvproof.fuzz.engines.soak import soak
 from kvproof.fuzz.lies import LIES, Lie
-from kvproof.fuzz.rules import draw_config
 from kvproof.fuzz.session import Session
 from kvproof.fuzz.tampering import Tampered, tampered
 from kvproof.impl import arithmetic

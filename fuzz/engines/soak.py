@@ -14,8 +14,10 @@ from kvproof.fuzz import cases
 from kvproof.fuzz.adapters.port import Adapter
 from kvproof.fuzz.cases import Case
 from kvproof.fuzz.choices import Choices
+from kvproof.fuzz.configs import draw_config
 from kvproof.fuzz.faults import Fault
-from kvproof.fuzz.rules import Rule, World, drain, draw_config, weighted
+from kvproof.fuzz.prompts import World
+from kvproof.fuzz.rules import Rule, drain, weighted
 from kvproof.fuzz.session import Session
 from kvproof.fuzz.spelling import draw_spelling
 from kvproof.fuzz.targets import make_adapter

@@ -13,9 +13,11 @@ from kvproof.fuzz import cases
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.adapters.variants import PublishAtRetire, StreamOrdered
 from kvproof.fuzz.choices import Choices
+from kvproof.fuzz.configs import draw_config
 from kvproof.fuzz.engines.soak import advance
 from kvproof.fuzz.faults import planted
-from kvproof.fuzz.rules import World, draw_config, weighted
+from kvproof.fuzz.prompts import World
+from kvproof.fuzz.rules import weighted
 from kvproof.fuzz.session import Session
 from kvproof.spec import operations as op
 from kvproof.spec.clauses import Clause

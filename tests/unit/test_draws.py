@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from kvproof.fuzz.adapters.reference import ReferenceAdapter
 from kvproof.fuzz.choices import Choices
-from kvproof.fuzz.rules import draw_config
+from kvproof.fuzz.configs import draw_config
 from kvproof.spec.vocabulary import CacheConfig, Capabilities
 
 REFERENCE = ReferenceAdapter().capabilities
